@@ -1,0 +1,132 @@
+"""Costs measured on the device: each distinct operator call once, then kept on disk."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+import torch.fx as fx
+from torch._ops import OpOverload
+
+from ..allocator import peak_of_calls
+from ..storages import map_storages
+from .table import Cost, CostFile, operator_key
+
+_REPEATS = 5
+_ENOUGH_SECONDS = 0.03
+
+
+class MeasuredCosts:
+    """A `CostTable` that runs what it has not seen before.
+
+    Parameters
+    ----------
+    device : torch.device
+    directory : Path, optional
+        Folder of the cache; the user's cache folder by default.
+    cache : bool
+        Keep costs on disk.
+    progress : callable, optional
+        Called with (calls measured, calls to measure).
+    """
+
+    def __init__(
+        self,
+        device: torch.device,
+        directory: Path | None = None,
+        cache: bool = True,
+        progress: Callable[[int, int], None] | None = None,
+    ) -> None:
+        self.device = device
+        self.file = CostFile(device, directory) if cache else None
+        self.known: dict[str, Cost] = self.file.read() if self.file else {}
+        self.progress = progress
+
+    def __call__(self, nodes: list[fx.Node]) -> dict[fx.Node, Cost]:
+        """Cost of each node; operators that are not torch's own cost nothing."""
+        plain = [n for n in nodes if isinstance(n.target, OpOverload)]
+        missing = {k: n for n in plain if (k := operator_key(n)) not in self.known}
+        if missing:
+            self._measure(missing)
+        free = Cost(0.0, 0)
+        return {n: self.known[operator_key(n)] if n in set(plain) else free for n in nodes}
+
+    def _measure(self, missing: dict[str, fx.Node]) -> None:
+        found = {}
+        # The caller may be in the midst of a trace or of a random sequence of its own.
+        with torch.random.fork_rng(devices=_cuda_devices(self.device)), torch.no_grad():
+            for done, (key, node) in enumerate(missing.items()):
+                found[key] = measure_call(node, self.device)
+                if self.progress:
+                    self.progress(done + 1, len(missing))
+        self.known.update(found)
+        if self.file:
+            self.file.add(found)
+
+
+def measure_call(node: fx.Node, device: torch.device) -> Cost:
+    """Run one call on made-up arguments: median seconds, and bytes beyond the outputs."""
+    target = node.target
+    assert callable(target)
+    args, kwargs = materialise((node.args, node.kwargs))
+
+    def call() -> Any:
+        return target(*args, **kwargs)
+
+    synchronize = torch.cuda.synchronize if device.type == "cuda" else _nothing
+    call()  # the first call may compile, tune or load a library
+    synchronize()
+    seconds: list[float] = []
+    while len(seconds) < _REPEATS and (len(seconds) < 3 or sum(seconds) < _ENOUGH_SECONDS):
+        start = time.perf_counter()
+        result = call()
+        synchronize()
+        seconds.append(time.perf_counter() - start)
+        del result
+    (peak,) = peak_of_calls([call], device)
+    return Cost(statistics.median(seconds), max(0, peak - output_bytes(node)))
+
+
+def output_bytes(node: fx.Node) -> int:
+    """Bytes of the storages that the node makes."""
+    graph = node.graph
+    cached = getattr(graph, "_fxmem_storages", None)
+    storages = cached if cached and node in cached.of else map_storages(graph)
+    graph._fxmem_storages = storages  # type: ignore[attr-defined]
+    return sum(storages.size[s] for s in storages.made_at(node))
+
+
+def materialise(value: Any) -> Any:
+    """Real arguments in place of nodes: random floats, and zeros where values are indices."""
+    made: dict[fx.Node, torch.Tensor] = {}
+
+    def real(node: fx.Node) -> Any:
+        if node not in made:
+            fake = node.meta["val"]
+            made[node] = _fill(fake) if isinstance(fake, torch.Tensor) else fake
+        return made[node]
+
+    return fx.map_arg(value, real)
+
+
+def _fill(fake: torch.Tensor) -> torch.Tensor:
+    spread = torch.empty_strided(
+        fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
+    )
+    if fake.dtype.is_floating_point or fake.dtype.is_complex:
+        return spread.normal_() if spread.numel() else spread
+    return spread.zero_()
+
+
+def _cuda_devices(device: torch.device) -> list[torch.device]:
+    return [device] if device.type == "cuda" else []
+
+
+def _nothing() -> None:
+    return None
+
+

@@ -1,0 +1,108 @@
+"""Costs by operator call: what they are, how a call is named, and the file they are kept in."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+import torch.fx as fx
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What one call of an operator takes.
+
+    Attributes
+    ----------
+    seconds : float
+    workspace_bytes : int
+        Bytes held at the worst moment of the call beyond its outputs.
+    """
+
+    seconds: float
+    workspace_bytes: int
+
+
+class CostTable(Protocol):
+    """Anything that knows what operator calls cost."""
+
+    def __call__(self, nodes: list[fx.Node]) -> dict[fx.Node, Cost]:
+        """Cost of each node."""
+        ...
+
+
+def operator_key(node: fx.Node) -> str:
+    """Name of a call: operator, and dtype, shape and strides of each tensor argument."""
+    parts = [_describe(a) for a in node.args]
+    parts += [f"{key}={_describe(value)}" for key, value in sorted(node.kwargs.items())]
+    return f"{node.target}({', '.join(parts)})"
+
+
+def _describe(argument: Any) -> str:
+    if isinstance(argument, fx.Node):
+        return _describe(argument.meta.get("val"))
+    if isinstance(argument, torch.Tensor):
+        dtype = str(argument.dtype).removeprefix("torch.")
+        return f"{dtype}{list(argument.shape)}/{list(argument.stride())}@{argument.device}"
+    if isinstance(argument, (list, tuple)):
+        return "[" + ", ".join(_describe(a) for a in argument) + "]"
+    return repr(argument)
+
+
+def device_key(device: torch.device) -> str:
+    """Name of the device and of everything that changes the cost of an operator on it."""
+    if device.type == "cuda":
+        name = torch.cuda.get_device_name(device)
+    else:
+        name = f"{platform.machine()}-{platform.processor() or 'cpu'}"
+    return f"{name}-threads{torch.get_num_threads()}-torch{torch.__version__}".replace(" ", "_")
+
+
+def cache_directory() -> Path:
+    """Where costs and plans are kept: ``$FXMEM_CACHE_DIR``, else the user's cache folder."""
+    if chosen := os.environ.get("FXMEM_CACHE_DIR"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fxmem"
+
+
+class CostFile:
+    """Costs of one device on disk: JSON, read whole, replaced whole.
+
+    An unreadable or foreign file counts as empty, and an unwritable folder as no cache.
+    """
+
+    def __init__(self, device: torch.device, directory: Path | None = None) -> None:
+        safe = "".join(c if c.isalnum() or c in "._+-" else "_" for c in device_key(device))
+        self.path = (directory or cache_directory()) / "costs" / f"{safe}.json"
+
+    def read(self) -> dict[str, Cost]:
+        """All costs in the file."""
+        try:
+            rows = json.loads(self.path.read_text())
+            return {
+                str(key): Cost(float(seconds), int(workspace))
+                for key, (seconds, workspace) in rows.items()
+                if seconds >= 0 and workspace >= 0
+            }
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+
+    def add(self, costs: dict[str, Cost]) -> None:
+        """Write ``costs`` beside what is there."""
+        rows = {**self.read(), **costs}
+        text = json.dumps({k: [c.seconds, c.workspace_bytes] for k, c in sorted(rows.items())})
+        try:
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            with tempfile.NamedTemporaryFile(
+                "w", dir=self.path.parent, suffix=".tmp", delete=False
+            ) as written:
+                written.write(text)
+            os.replace(written.name, self.path)
+        except OSError:
+            return

@@ -1,0 +1,1 @@
+"""Bridges to torch.compile and to training frameworks."""

@@ -1,0 +1,102 @@
+"""StepTrace and costs to a `RematProblem` of plain numbers, and a schedule back to nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch.fx as fx
+from torch._ops import OpOverload
+
+from .costs import Cost
+from .passes.reuse import candidates
+from .solvers.remat import RematProblem
+from .trace import StepTrace
+
+NANOSECONDS = 1e9
+
+
+@dataclass(frozen=True)
+class Lowered:
+    """A problem, and the node that each of its operators stands for (None: the turn)."""
+
+    problem: RematProblem
+    operators: tuple[fx.Node | None, ...]
+
+    def read(self, sequence: Sequence[int]) -> list[fx.Node | None]:
+        """A schedule in the graph's own nodes."""
+        return [self.operators[v] for v in sequence]
+
+
+def lower(
+    trace: StepTrace, costs: Mapping[fx.Node, Cost], resident_bytes: int, reuse: bool = True
+) -> Lowered:
+    """State the step as a rematerialisation problem.
+
+    Parameters
+    ----------
+    trace : StepTrace
+    costs : mapping from node to Cost
+    resident_bytes : int
+        Parameters, buffers, inputs, optimizer state: held throughout.
+    reuse : bool
+        May operators overwrite inputs that die at them?
+    """
+    storages = trace.storages
+    order = _with_turn(trace)
+    leaving = trace.storages_of(trace.outputs[: trace.forward_outputs])
+    held = trace.storages_of(trace.outputs[trace.written_back :])
+    tangents = trace.storages_of(trace.tangents)
+    once, random = _runs_once(trace), set(trace.random)
+
+    reads, writes, victims = [], [], []
+    for node in order:
+        if node is None:
+            reads.append(tuple(sorted(leaving)))
+            writes.append(tuple(sorted(tangents)))
+            victims.append(())
+            continue
+        reads.append(storages.read_by(node))
+        writes.append(storages.made_at(node))
+        found = candidates(node, storages) if reuse else ()
+        victims.append(tuple(storages.of[a][0] for a in found))
+    problem = RematProblem(
+        time=tuple(round(costs[n].seconds * NANOSECONDS) if n else 0 for n in order),
+        size=tuple(storages.size),
+        reads=tuple(reads),
+        writes=tuple(writes),
+        workspace=tuple(costs[n].workspace_bytes if n else 0 for n in order),
+        reuse=tuple(victims),
+        once=frozenset(i for i, n in enumerate(order) if n in once),
+        ordered=tuple(i for i, n in enumerate(order) if n in once or n in random),
+        turn=order.index(None),
+        keep=held | tangents,
+        resident_bytes=resident_bytes,
+        names=tuple(n.name if n else "turn" for n in order),
+        storage_names=tuple(n.name for n in storages.made_by),
+    )
+    return Lowered(problem, tuple(order))
+
+
+def _with_turn(trace: StepTrace) -> list[fx.Node | None]:
+    """Operators in traced order, and None before the first that needs a tangent."""
+    needs: set[fx.Node] = set(trace.tangents)
+    order: list[fx.Node | None] = []
+    computing = set(trace.operators)
+    for node in trace.joint.graph.nodes:
+        if any(a in needs for a in node.all_input_nodes):
+            needs.add(node)
+        if node in computing:
+            if node in needs and None not in order:
+                order.append(None)
+            order.append(node)
+    return order if None in order else [*order, None]
+
+
+def _runs_once(trace: StepTrace) -> frozenset[fx.Node]:
+    """Effects, higher-order operators, and readers of what the graph itself overwrites."""
+    effects = {n for n in trace.operators if not isinstance(n.target, OpOverload)}
+    writers = {n for n in trace.operators if n not in effects and n.target._schema.is_mutable}  # type: ignore[union-attr]
+    mutated = {s for n in writers for s in trace.storages.of[n]}
+    readers = {n for n in trace.operators if mutated & set(trace.storages.read_by(n))}
+    return frozenset(effects | writers | readers)

@@ -1,0 +1,149 @@
+"""Lay the joint graph out in the planned order, with as many copies of a node as planned."""
+
+from __future__ import annotations
+
+import operator as py_operator
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+import torch.fx as fx
+
+from ..runtime.random import replay, rng_state, turn
+from ..storages import StorageMap, is_item, is_random, is_view
+
+TURN = "turn"
+
+
+def recompute(
+    joint: fx.GraphModule,
+    storages: StorageMap,
+    forward_outputs: int,
+    sequence: Sequence[fx.Node | None],
+) -> fx.GraphModule:
+    """Return a new joint graph whose operators run in the order of ``sequence``.
+
+    Parameters
+    ----------
+    joint : fx.GraphModule
+        The traced graph.
+    storages : StorageMap
+        Storages of ``joint``.
+    forward_outputs : int
+        How many of the graph's outputs belong to the forward part.
+    sequence : sequence of fx.Node or None
+        Operators of ``joint``, some more than once; None stands for the turn from
+        forward to backward. Views are no operators: they are made anew from the
+        latest copy of their storage just before each use.
+
+    Returns
+    -------
+    fx.GraphModule
+        Each operator's ``meta["of"]`` names the node of ``joint`` that it computes.
+    """
+    layout = _Layout(storages, sequence)
+    for node in joint.graph.nodes:
+        if node.op in ("placeholder", "get_attr"):
+            layout.add_source(node)
+    outputs = joint.graph.output_node().args[0]
+    assert isinstance(outputs, (list, tuple))
+    for node in sequence:
+        if node is None:
+            layout.add_turn(outputs[:forward_outputs])
+        else:
+            layout.add_operator(node)
+    layout.add_outputs(outputs, forward_outputs)
+    layout.graph.eliminate_dead_code(lambda n: n.target is turn or n.is_impure())
+    layout.graph.lint()
+    return fx.GraphModule(joint, layout.graph)
+
+
+class _Layout:
+    """The graph under construction, and where the latest copy of each value is."""
+
+    def __init__(self, storages: StorageMap, sequence: Sequence[fx.Node | None]) -> None:
+        self.graph = fx.Graph()
+        self.storages = storages
+        self.latest: dict[fx.Node, fx.Node] = {}
+        self.views: dict[fx.Node, fx.Node] = {}
+        self.states: dict[fx.Node, fx.Node] = {}
+        self.left: tuple[Any, ...] = ()
+        runs: dict[fx.Node, int] = {}
+        for node in sequence:
+            if node is not None:
+                runs[node] = runs.get(node, 0) + 1
+        self.replayed = {node for node, count in runs.items() if count > 1 and is_random(node)}
+
+    def value(self, node: fx.Node) -> fx.Node:
+        """The latest copy of ``node`` in the new graph; views are made when asked for."""
+        if not is_view(node):
+            return self.latest[node]
+        if node not in self.views:
+            self.views[node] = self.graph.node_copy(node, self.value)
+        return self.views[node]
+
+    def add_source(self, node: fx.Node) -> None:
+        self.latest[node] = self.graph.node_copy(node, self.value)
+
+    def add_turn(self, forward_outputs: Sequence[Any]) -> None:
+        self.left = tuple(fx.map_arg(list(forward_outputs), self.value))
+        marked = tuple(v for v in self.left if isinstance(v, fx.Node))
+        self.graph.call_function(turn, marked).meta["of"] = TURN
+        self.views.clear()
+
+    def add_operator(self, node: fx.Node) -> None:
+        again = node in self.latest
+        if node in self.replayed and not again:
+            self._keep_state(node)
+        made = self._replay(node) if node in self.replayed and again else self._copy(node)
+        made.meta["of"] = node.name
+        made.meta["recomputed"] = again
+        self.latest[node] = made
+        self._forget_views(node)
+        for item in node.users:
+            if is_item(item):
+                copy = self.graph.node_copy(item, lambda _, made=made: made)
+                copy.meta["of"] = item.name
+                self.latest[item] = copy
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        return self.graph.node_copy(node, self.value)
+
+    def _keep_state(self, node: fx.Node) -> None:
+        state = self.graph.call_function(rng_state, (_device(node),))
+        state.meta["val"] = rng_state(_device(node))
+        self.states[node] = state
+
+    def _replay(self, node: fx.Node) -> fx.Node:
+        args = fx.map_arg(node.args, self.value)
+        kwargs = fx.map_arg(node.kwargs, self.value)
+        made = self.graph.call_function(
+            replay, (self.states[node], _device(node), node.target, *args), kwargs
+        )
+        made.meta.update(node.meta)
+        return made
+
+    def _forget_views(self, node: fx.Node) -> None:
+        """Views of an older copy must not be handed out once there is a newer one."""
+        stale = set(self.storages.made_at(node)) | {
+            s for item in node.users if is_item(item) for s in self.storages.of[item]
+        }
+        for view in [v for v in self.views if stale & set(self.storages.of[v])]:
+            del self.views[view]
+
+    def add_outputs(self, outputs: Sequence[Any], forward_outputs: int) -> None:
+        gradients = fx.map_arg(list(outputs[forward_outputs:]), self.value)
+        self.graph.output((*self.left, *gradients))
+
+
+def _device(node: fx.Node) -> str:
+    value = node.meta["val"]
+    first = value[0] if isinstance(value, (tuple, list)) else value
+    assert isinstance(first, torch.Tensor)
+    return str(first.device)
+
+
+def item_of(node: fx.Node) -> int:
+    """Index that an item node takes."""
+    assert node.target is py_operator.getitem
+    return node.args[1]  # type: ignore[return-value]

@@ -1,0 +1,242 @@
+"""The pipeline: joint graph -> trace -> costs -> problem -> schedule -> passes -> plan."""
+
+from __future__ import annotations
+
+import hashlib
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.fx as fx
+from torch._guards import TracingContext
+
+from .budget import Budget
+from .costs import Cost, CostTable, operator_key
+from .errors import InfeasibleBudget
+from .lower import NANOSECONDS, Lowered, lower
+from .passes.recompute import recompute
+from .passes.reuse import reuse
+from .passes.split import SplitStep, split
+from .passes.verify import verify_layout, verify_split
+from .plan import Decision, Keep, Plan, Recompute
+from .simulate import Simulation, simulate
+from .solvers.remat import RematSolution, replay, solve
+from .trace import StepTrace, trace_joint
+
+
+@dataclass(frozen=True)
+class Options:
+    """How to plan.
+
+    Attributes
+    ----------
+    budget : Budget
+    costs : CostTable
+    solver : str
+    time_limit : float
+        Seconds for the solver.
+    reuse : bool
+        May operators overwrite inputs that die at them?
+    seed : int
+    reserve_bytes : int
+        Kept free of the budget, from what an earlier step measured over its plan.
+    progress : callable, optional
+        Called with (stage name, details).
+    """
+
+    budget: Budget
+    costs: CostTable
+    solver: str = "auto"
+    time_limit: float = 30.0
+    reuse: bool = True
+    seed: int = 0
+    reserve_bytes: int = 0
+    progress: Callable[[str, Mapping[str, Any]], None] | None = None
+
+    def tell(self, stage: str, **details: Any) -> None:
+        """Report progress, if anyone listens."""
+        if self.progress is not None:
+            self.progress(stage, details)
+
+
+@dataclass
+class PlannedStep:
+    """A step ready to compile: its graphs, its plan, and what was measured of it."""
+
+    graphs: SplitStep
+    plan: Plan
+    device: torch.device
+    written_inputs: tuple[int, ...]
+    measured: int | None = None
+
+
+def plan_step(
+    joint: fx.GraphModule, forward_outputs: int, resident_bytes: int, options: Options
+) -> PlannedStep:
+    """Plan one step.
+
+    Parameters
+    ----------
+    joint : fx.GraphModule
+        As AOTAutograd hands it to a partitioner.
+    forward_outputs : int
+        How many of its outputs belong to the forward part.
+    resident_bytes : int
+        Held throughout the step.
+    options : Options
+
+    Raises
+    ------
+    InfeasibleBudget
+        No plan within the budget was found.
+    """
+    options.tell("trace", nodes=len(joint.graph.nodes))
+    trace = trace_joint(joint, forward_outputs)
+    options.tell("costs", operators=len(trace.operators))
+    costs = options.costs(list(trace.operators))
+    lowered = lower(trace, costs, resident_bytes, options.reuse)
+    baseline = max(replay(lowered.problem, range(lowered.problem.count)))
+    budget = options.budget.resolve(baseline)
+    solution = find_schedule(lowered, budget, options)
+    graphs = rewrite(trace, lowered.read(solution.sequence), options.reuse)
+    simulation = simulate(
+        graphs, costs_of(graphs, costs), resident_bytes, forward_outputs, trace.written_back
+    )
+    plan = make_plan(trace, lowered, solution, simulation, budget, baseline, options)
+    options.tell("planned", plan=plan)
+    return PlannedStep(graphs, plan, trace.device(), _written_inputs(trace))
+
+
+def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> RematSolution:
+    """Solve, or say what stands in the way."""
+    problem = lowered.problem
+    limit = None if budget is None else budget - options.reserve_bytes - _state_bytes(problem)
+
+    def tell(seconds: float, time: int, peak: int, bound: int) -> None:
+        options.tell("solve", seconds=seconds, time=time, peak=peak, bound=bound)
+
+    solution = solve(
+        problem,
+        limit,
+        solver=options.solver,
+        time_limit=options.time_limit,
+        seed=options.seed,
+        progress=tell,
+    )
+    if solution.status in ("optimal", "feasible"):
+        return solution
+    assert budget is not None and limit is not None
+    minimum = solution.peak + (budget - limit) if solution.sequence else None
+    raise InfeasibleBudget(budget, minimum, blockers(lowered, solution))
+
+
+def _state_bytes(problem: Any) -> int:
+    """Room for the generator states that replayed random draws keep (5,056 bytes on the CPU)."""
+    return 5056 * (len(problem.ordered) + 3) if problem.ordered else 0
+
+
+def blockers(lowered: Lowered, solution: RematSolution) -> tuple[tuple[str, int], ...]:
+    """Name and bytes of what is needed at once where the best schedule found peaks."""
+    problem = lowered.problem
+    if solution.sequence:
+        held = replay(problem, solution.sequence)
+        operator = solution.sequence[held.index(max(held))]
+    else:
+        operator = max(range(problem.count), key=problem.working_set.__getitem__)
+    touched = (*problem.reads[operator], *problem.writes[operator])
+    rows = [(problem.storage_names[s], problem.size[s]) for s in dict.fromkeys(touched)]
+    rows.append((f"workspace of {problem.names[operator]}", problem.workspace[operator]))
+    rows.append(("parameters, inputs and optimizer state", problem.resident_bytes))
+    return tuple(sorted((r for r in rows if r[1]), key=lambda row: -row[1]))
+
+
+def rewrite(trace: StepTrace, order: Sequence[fx.Node | None], overwrite: bool) -> SplitStep:
+    """The passes, in order; each gives a new graph, and each result is verified."""
+    laid_out = recompute(trace.joint, trace.storages, trace.forward_outputs, order)
+    verify_layout(trace.joint, laid_out)
+    if overwrite:
+        laid_out = reuse(laid_out)
+    verify_layout(trace.joint, laid_out)
+    graphs = split(laid_out, trace.forward_outputs)
+    verify_split(graphs)
+    return graphs
+
+
+def costs_of(graphs: SplitStep, costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:
+    """Costs of the rewritten graphs' nodes: those of the traced nodes that they stand for."""
+    by_name = {node.name: cost for node, cost in costs.items()}
+    free = Cost(0.0, 0)
+    return {
+        node: by_name.get(str(node.meta.get("of")), free)
+        for module in (graphs.forward, graphs.backward)
+        for node in module.graph.nodes
+    }
+
+
+def make_plan(
+    trace: StepTrace,
+    lowered: Lowered,
+    solution: RematSolution,
+    simulation: Simulation,
+    budget: int | None,
+    baseline: int,
+    options: Options,
+) -> Plan:
+    """Put what was decided into the graph's own names."""
+    problem = lowered.problem
+    decisions = decide(lowered, solution.sequence)
+    sizes = dict(zip(problem.storage_names, problem.size, strict=True))
+    return Plan(
+        budget_bytes=budget,
+        peak_bytes=simulation.peak_bytes,
+        resident_bytes=problem.resident_bytes,
+        baseline_peak_bytes=baseline,
+        seconds=solution.total_time / NANOSECONDS,
+        baseline_seconds=problem.base_time / NANOSECONDS,
+        lower_bound_seconds=solution.lower_bound / NANOSECONDS,
+        status=solution.status,
+        solver=solution.solver,
+        sequence=tuple(problem.names[v] for v in solution.sequence),
+        decisions=decisions,
+        value_bytes={name: sizes[name] for name in decisions},
+        timeline=simulation.timeline,
+        graph_hash=graph_hash(trace),
+        seed=options.seed,
+    )
+
+
+def decide(lowered: Lowered, sequence: Sequence[int]) -> dict[str, Decision]:
+    """Keep or recompute, for each operator whose result is read on both sides of the turn."""
+    problem = lowered.problem
+    runs = Counter(sequence)
+    turn_at = list(sequence).index(problem.turn)
+    before, after = set(sequence[:turn_at]), sequence[turn_at + 1 :]
+    read_after = {problem.writer[s] for v in after for s in problem.reads[v]}
+    decisions: dict[str, Decision] = {}
+    for v in range(problem.count):
+        if runs[v] > 1:
+            decisions[problem.names[v]] = Recompute(runs[v] - 1)
+        elif v in read_after and v in before:
+            decisions[problem.names[v]] = Keep()
+    return decisions
+
+
+def graph_hash(trace: StepTrace) -> str:
+    """Hash of operators, shapes and wiring; node names do not count."""
+    number = {node: i for i, node in enumerate(trace.joint.graph.nodes)}
+    digest = hashlib.sha256()
+    for node, i in number.items():
+        wiring = [number[a] for a in node.all_input_nodes]
+        digest.update(f"{i}:{node.op}:{operator_key(node)}:{wiring}\n".encode())
+    return digest.hexdigest()[:16]
+
+
+def _written_inputs(trace: StepTrace) -> tuple[int, ...]:
+    context = TracingContext.try_get()
+    if not trace.written_back or context is None or context.fw_metadata is None:
+        return ()
+    return tuple(context.fw_metadata.mutated_inp_runtime_indices)
+
+

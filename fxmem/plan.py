@@ -1,0 +1,235 @@
+"""The plan: what happens to every value, what that costs, and how sure that is."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+from .budget import format_bytes
+from .errors import PlanMismatch
+
+PLAN_VERSION = 1
+
+#: What bytes are held for, in the order in which they are stacked in pictures.
+CATEGORIES = (
+    "resident",  # parameters, buffers, inputs, optimizer state
+    "gradients",  # of parameters, until the step ends
+    "outputs",  # forward outputs that the caller holds
+    "kept",  # activations kept from forward to backward
+    "recomputed",  # made again
+    "temporary",  # everything else between two operators
+    "workspace",  # inside one operator
+)
+
+
+@dataclass(frozen=True)
+class Keep:
+    """The value stays in memory from forward to backward."""
+
+
+@dataclass(frozen=True)
+class Recompute:
+    """The value is freed and computed again, ``times`` times."""
+
+    times: int = 1
+
+
+@dataclass(frozen=True)
+class Offload:
+    """The value is moved from ``src`` to ``dst`` and back."""
+
+    src: str
+    dst: str
+
+
+Decision = Keep | Recompute | Offload
+
+
+@dataclass(frozen=True)
+class Moment:
+    """One operator of the step.
+
+    Attributes
+    ----------
+    name : str
+        Node of the traced graph.
+    phase : str
+        ``"forward"`` or ``"backward"``.
+    recomputed : bool
+        Does it make again what was freed?
+    start, seconds : float
+        When it starts, counted from the start of the step, and how long it takes; predicted.
+    held : tuple of int
+        Bytes held while it runs, by `CATEGORIES`.
+    """
+
+    name: str
+    phase: str
+    recomputed: bool
+    start: float
+    seconds: float
+    held: tuple[int, ...]
+
+    @property
+    def live_bytes(self) -> int:
+        """All bytes held while it runs."""
+        return sum(self.held)
+
+
+@dataclass(frozen=True)
+class Plan:
+    """A schedule in the graph's own names, with its prediction and its bound.
+
+    Bytes are integers and count residents; times are seconds.
+
+    Attributes
+    ----------
+    budget_bytes : int or None
+        None: no limit.
+    peak_bytes, baseline_peak_bytes : int
+        Predicted peak of the planned step, and of the same step with everything kept.
+    resident_bytes : int
+        Parameters, buffers, inputs, optimizer state and what gradients exist already.
+    seconds, baseline_seconds : float
+        Predicted time of the planned step, and of the step with nothing recomputed.
+    lower_bound_seconds : float
+        No schedule within the budget takes less, by the same costs.
+    status : str
+        ``"optimal"`` or ``"feasible"``.
+    solver : str
+    sequence : tuple of str
+        Operators in the order in which they run; ``"turn"`` between forward and backward.
+    decisions : mapping
+        Value name -> `Keep`, `Recompute` or `Offload`, for every value that backward needs.
+    value_bytes : mapping
+        Value name -> bytes, for the same values.
+    timeline : tuple of Moment
+    graph_hash : str
+        Of the traced graph; a plan fits no other.
+    seed : int
+    stages : tuple
+        Cut points over several devices; empty on one.
+    pool : mapping or None
+        Arena bytes and offsets, when the step runs in one arena.
+    """
+
+    budget_bytes: int | None
+    peak_bytes: int
+    resident_bytes: int
+    baseline_peak_bytes: int
+    seconds: float
+    baseline_seconds: float
+    lower_bound_seconds: float
+    status: str
+    solver: str
+    sequence: tuple[str, ...]
+    decisions: Mapping[str, Decision]
+    value_bytes: Mapping[str, int]
+    timeline: tuple[Moment, ...]
+    graph_hash: str
+    seed: int = 0
+    stages: tuple[Any, ...] = ()
+    pool: Mapping[str, Any] | None = None
+    version: int = field(default=PLAN_VERSION)
+
+    @property
+    def overhead(self) -> float:
+        """Predicted share of time that the budget costs."""
+        return self.seconds / self.baseline_seconds - 1 if self.baseline_seconds else 0.0
+
+    @property
+    def gap(self) -> float:
+        """How far ``seconds`` may lie above the optimum, as a share of the bound."""
+        return self.seconds / self.lower_bound_seconds - 1 if self.lower_bound_seconds else 0.0
+
+    def summary(self) -> str:
+        """The plan in a few lines."""
+        kept = [n for n, d in self.decisions.items() if isinstance(d, Keep)]
+        again = {n: d.times for n, d in self.decisions.items() if isinstance(d, Recompute)}
+        kept_bytes = sum(self.value_bytes[n] for n in kept)
+        again_bytes = sum(self.value_bytes[n] for n in again)
+        limit = "none" if self.budget_bytes is None else format_bytes(self.budget_bytes)
+        return "\n".join(
+            (
+                f"budget      {limit}",
+                f"peak        {format_bytes(self.peak_bytes)} predicted, "
+                f"{format_bytes(self.baseline_peak_bytes)} with everything kept",
+                f"residents   {format_bytes(self.resident_bytes)}",
+                f"kept        {len(kept)} values, {format_bytes(kept_bytes)}",
+                f"recomputed  {len(again)} values, {format_bytes(again_bytes)}, "
+                f"{sum(again.values())} runs",
+                f"time        {self.seconds * 1e3:.1f} ms predicted, {self.overhead:+.1%} "
+                f"over {self.baseline_seconds * 1e3:.1f} ms",
+                f"quality     {self.status} by {self.solver}, at most {self.gap:.2%} "
+                f"above the bound",
+            )
+        )
+
+    def peak_moment(self) -> Moment | None:
+        """The operator at which the predicted peak lies."""
+        return max(self.timeline, key=lambda m: m.live_bytes, default=None)
+
+    def save(self, path: str | Path) -> None:
+        """Write the plan as JSON."""
+        row = asdict(self)
+        row["decisions"] = {name: _to_row(d) for name, d in self.decisions.items()}
+        row["timeline"] = [list(asdict(m).values()) for m in self.timeline]
+        Path(path).write_text(json.dumps(row, indent=1))
+
+    @classmethod
+    def load(cls, path: str | Path) -> Plan:
+        """Read a plan that `save` wrote.
+
+        Raises
+        ------
+        PlanMismatch
+            The file is damaged, or of a newer version.
+        """
+        try:
+            row = json.loads(Path(path).read_text())
+            if row["version"] > PLAN_VERSION:
+                raise PlanMismatch(
+                    f"{path} was written by a newer fxmem (plan version {row['version']}, this "
+                    f"one reads {PLAN_VERSION}). Make the plan anew."
+                )
+            row["decisions"] = {n: _from_row(d) for n, d in row["decisions"].items()}
+            row["sequence"] = tuple(row["sequence"])
+            row["stages"] = tuple(row["stages"])
+            row["timeline"] = tuple(
+                Moment(n, p, r, s, t, tuple(h)) for n, p, r, s, t, h in row["timeline"]
+            )
+            return cls(**row)
+        except (ValueError, TypeError, KeyError, AttributeError) as error:
+            if isinstance(error, PlanMismatch):
+                raise
+            raise PlanMismatch(f"{path} is no plan ({error!r}). Make the plan anew.") from error
+
+    def render(self, path: str | Path) -> None:
+        """Draw the graph; needs the ``graphviz`` program."""
+        from .visualize import render_graph
+
+        render_graph(self, path)
+
+    def plot(self, path: str | Path, kind: str = "memory") -> None:
+        """Draw memory over time."""
+        from .visualize import plot_plan
+
+        plot_plan(self, path, kind=kind)
+
+    def report(self, path: str | Path) -> None:
+        """Write one self-contained page."""
+        from .visualize import write_report
+
+        write_report(self, path)
+
+
+def _to_row(decision: Decision) -> dict[str, Any]:
+    return {"kind": type(decision).__name__, **asdict(decision)}
+
+
+def _from_row(row: dict[str, Any]) -> Decision:
+    kinds = {"Keep": Keep, "Recompute": Recompute, "Offload": Offload}
+    return kinds[row["kind"]](**{k: v for k, v in row.items() if k != "kind"})

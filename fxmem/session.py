@@ -1,0 +1,144 @@
+"""One optimised module: its options, its plans, and the compiled steps behind it."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import torch
+import torch._functorch.config as functorch_config
+import torch.fx as fx
+from torch._dynamo.backends.common import aot_autograd  # stable from 2.11 to 2.15
+
+from .compile import boxed
+from .pipeline import Options, PlannedStep, plan_step
+from .plan import Plan
+from .runtime.watch import Watch
+
+log = logging.getLogger("fxmem")
+
+
+@dataclass
+class Session:
+    """State of one optimised module.
+
+    Attributes
+    ----------
+    options : Options
+    residents : callable
+        Bytes that the step holds throughout, counted when a plan is made.
+    steps : list of PlannedStep
+        One for each set of input shapes, newest last.
+    """
+
+    options: Options
+    residents: Callable[[Sequence[Any]], int]
+    backend_name: str = "eager"
+    steps: list[PlannedStep] = field(default_factory=list)
+    current: PlannedStep | None = None
+    rehearsing: bool = False
+    excess_bytes: int = 0
+    stale: bool = False
+    watch: Watch = field(default_factory=Watch)
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan of the step that ran last, or that was made last."""
+        return self.current.plan if self.current else None
+
+    def backend(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        """Dynamo's backend: what it captured goes through AOTAutograd into our pipeline."""
+        resident_bytes = self.residents(example_inputs)
+        planned: list[PlannedStep] = []
+
+        def partition(
+            joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_more: Any
+        ) -> tuple[fx.GraphModule, fx.GraphModule]:
+            options = replace(self.options, reserve_bytes=self.excess_bytes)
+            step = plan_step(joint, num_fwd_outputs, resident_bytes, options)
+            planned.append(step)
+            self.steps.append(step)
+            self.current = step
+            return step.graphs.forward, step.graphs.backward
+
+        def forward(module: fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
+            return self._forward(module, planned[-1])
+
+        def backward(module: fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
+            return self._backward(module, planned[-1])
+
+        compiler = aot_autograd(
+            fw_compiler=forward,
+            bw_compiler=backward,
+            inference_compiler=lambda module, _: boxed(module),
+            partition_fn=partition,
+        )
+        # Donated buffers would forbid retain_graph=True; ours frees saved values by itself.
+        with functorch_config.patch(donated_buffer=False):
+            return compiler(graph, example_inputs)
+
+    def _forward(self, module: fx.GraphModule, step: PlannedStep) -> Callable[..., Any]:
+        run = boxed(module)
+        shapes = [_value(v) for v in module.graph.output_node().args[0]]  # type: ignore[union-attr]
+
+        def forward(args: list[Any]) -> Any:
+            self.current = step
+            if self.rehearsing:
+                return _stand_ins(shapes, args, step.written_inputs)
+            if not step.measured:
+                self.watch.start(step.device)
+            return run(args)
+
+        forward._boxed_call = True  # type: ignore[attr-defined]
+        return forward
+
+    def _backward(self, module: fx.GraphModule, step: PlannedStep) -> Callable[..., Any]:
+        run = boxed(module)
+
+        def backward(args: list[Any]) -> Any:
+            if self.watch.active and not step.measured:
+                self.watch.stop_after_backward(lambda peak: self._learn(step, peak))
+            return run(args)
+
+        backward._boxed_call = True  # type: ignore[attr-defined]
+        return backward
+
+    def _learn(self, step: PlannedStep, peak_above_start: int) -> None:
+        """Compare the first real step with its plan; over budget means a new plan."""
+        plan = step.plan
+        step.measured = plan.resident_bytes + peak_above_start
+        budget = plan.budget_bytes
+        log.info("peak %d measured, %d predicted", step.measured, plan.peak_bytes)
+        if budget is not None and step.measured > budget:
+            self.excess_bytes += step.measured - budget
+            self.stale = True
+            warnings.warn(
+                f"fxmem: the step took {step.measured} bytes, {step.measured - budget} over its "
+                "budget; it is planned anew with what was learnt before the next call.",
+                stacklevel=2,
+            )
+
+
+def _value(node: Any) -> Any:
+    return node.meta.get("val") if isinstance(node, fx.Node) else node
+
+
+def _stand_ins(shapes: list[Any], args: list[Any], written: Sequence[int]) -> tuple[Any, ...]:
+    """Outputs of the right shapes without running anything; mutated inputs keep their values."""
+    made = []
+    for position, shape in enumerate(shapes):
+        if position < len(written):
+            made.append(args[written[position]].clone())
+        elif isinstance(shape, torch.Tensor):
+            # One element stands for all: nothing of the step's size is allocated.
+            one = torch.zeros((), dtype=shape.dtype, device=shape.device)
+            made.append(one.expand(shape.shape))
+        else:
+            made.append(shape)
+    args.clear()
+    return tuple(made)
+
+

@@ -1,0 +1,162 @@
+"""Memory of the rewritten graphs, node by node: what the allocator will report."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import torch.fx as fx
+
+from .costs import Cost
+from .passes.split import SplitStep, is_tangent
+from .plan import CATEGORIES, Moment
+from .storages import StorageMap, map_storages, operators
+
+
+@dataclass(frozen=True)
+class Simulation:
+    """What one step will hold.
+
+    Attributes
+    ----------
+    timeline : tuple of Moment
+        One entry for each operator, in the order in which they run.
+    peak_bytes : int
+        Largest number of bytes held at once, residents included.
+    """
+
+    timeline: tuple[Moment, ...]
+    peak_bytes: int
+
+
+def simulate(
+    step: SplitStep,
+    costs: Mapping[fx.Node, Cost],
+    resident_bytes: int,
+    forward_outputs: int,
+    written_back: int = 0,
+) -> Simulation:
+    """Walk the forward and then the backward graph.
+
+    Parameters
+    ----------
+    step : SplitStep
+    costs : mapping
+        Seconds and workspace of the operators of both graphs.
+    resident_bytes : int
+        Held throughout.
+    forward_outputs, written_back : int
+        As in `StepTrace`.
+    """
+    clock = _Clock(costs, resident_bytes)
+    forward = map_storages(step.forward.graph)
+    left = step.forward.graph.output_node().args[0]
+    assert isinstance(left, tuple)
+    returned = _storages(left[written_back:forward_outputs], forward)
+    saved = [forward.of[node][0] for node in left[forward_outputs:]]
+    inputs = {s for s, node in enumerate(forward.made_by) if node.op in ("placeholder", "get_attr")}
+
+    walk = _Walk(forward, clock, "forward", kept=set(saved))
+    walk.run(step.forward.graph, alive={}, pinned=_storages(left, forward) | inputs, free=inputs)
+
+    backward = map_storages(step.backward.graph)
+    # A saved value is the forward part's storage under another name.
+    alive, pinned, resident = {}, set(), set()
+    sources = [n for n in step.backward.graph.nodes if n.op == "placeholder"]
+    for node, source in zip(sources, saved, strict=False):
+        (storage,) = backward.of[node]
+        if source in inputs:
+            resident.add(storage)
+        else:
+            alive[storage] = "kept"
+            if source in returned:
+                pinned.add(storage)
+    held = sum(forward.size[s] for s in returned - set(saved) - inputs)
+    for node in sources:
+        if is_tangent(node):
+            alive[backward.of[node][0]] = "temporary"
+            pinned.add(backward.of[node][0])
+    resident |= {s for s, n in enumerate(backward.made_by) if n.op == "get_attr"}
+    out = step.backward.graph.output_node().args[0]
+    gradients = _storages(out, backward)
+    walk = _Walk(backward, clock, "backward", gradients=gradients, outputs_bytes=held)
+    walk.run(step.backward.graph, alive, pinned | gradients | resident, free=resident)
+    peak = max((m.live_bytes for m in clock.timeline), default=resident_bytes)
+    return Simulation(tuple(clock.timeline), peak)
+
+
+def _storages(values: object, storages: StorageMap) -> set[int]:
+    assert isinstance(values, (list, tuple))
+    return {s for v in values if isinstance(v, fx.Node) for s in storages.of[v] if s >= 0}
+
+
+class _Clock:
+    """The timeline so far."""
+
+    def __init__(self, costs: Mapping[fx.Node, Cost], resident_bytes: int) -> None:
+        self.costs = costs
+        self.resident_bytes = resident_bytes
+        self.now = 0.0
+        self.timeline: list[Moment] = []
+
+    def tick(self, node: fx.Node, phase: str, held: dict[str, int]) -> None:
+        cost = self.costs[node]
+        held = {**held, "resident": self.resident_bytes, "workspace": cost.workspace_bytes}
+        counts = tuple(held.get(c, 0) for c in CATEGORIES)
+        name = str(node.meta.get("of", node.name))
+        again = bool(node.meta.get("recomputed"))
+        self.timeline.append(Moment(name, phase, again, self.now, cost.seconds, counts))
+        self.now += cost.seconds
+
+
+class _Walk:
+    """One graph: which storages are alive, and as what they count."""
+
+    def __init__(
+        self,
+        storages: StorageMap,
+        clock: _Clock,
+        phase: str,
+        kept: set[int] = frozenset(),  # type: ignore[assignment]
+        gradients: set[int] = frozenset(),  # type: ignore[assignment]
+        outputs_bytes: int = 0,
+    ) -> None:
+        self.storages, self.clock, self.phase = storages, clock, phase
+        self.kept, self.gradients, self.outputs_bytes = kept, gradients, outputs_bytes
+
+    def run(
+        self, graph: fx.Graph, alive: dict[int, str], pinned: set[int], free: set[int]
+    ) -> None:
+        """Walk ``graph``; ``alive`` is held from the start, ``pinned`` never freed."""
+        last: dict[int, fx.Node] = {}
+        for node in graph.nodes:
+            for storage in (*self.storages.read_by(node), *self.storages.of[node]):
+                last[storage] = node
+        computing = set(operators(graph))
+        dying: dict[fx.Node, list[int]] = {}
+        for storage, node in last.items():
+            if storage not in pinned:
+                dying.setdefault(node, []).append(storage)
+        for storage in [s for s in alive if s not in last and s not in pinned]:
+            del alive[storage]
+        held = dict.fromkeys(CATEGORIES, 0)
+        held["outputs"] = self.outputs_bytes
+        for storage, category in alive.items():
+            held[category] += self.storages.size[storage]
+        for node in graph.nodes:
+            if node.op == "call_function":
+                for storage in self.storages.made_at(node):
+                    alive[storage] = self._category(storage, node)
+                    held[alive[storage]] += self.storages.size[storage]
+                if node in computing:
+                    self.clock.tick(node, self.phase, held)
+            for storage in dying.get(node, ()):
+                if storage in alive and storage not in free:
+                    held[alive.pop(storage)] -= self.storages.size[storage]
+
+    def _category(self, storage: int, node: fx.Node) -> str:
+        if storage in self.gradients:
+            return "gradients"
+        if storage in self.kept:
+            return "kept"
+        return "recomputed" if node.meta.get("recomputed") else "temporary"

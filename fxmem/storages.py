@@ -1,0 +1,173 @@
+"""Which node's value lies in which storage: bytes belong to storages, and views share.
+
+Read from operator schemas, which say what a result aliases, so that the analysis holds
+for graphs before and after our passes (``out=`` overloads and in-place operators alias
+the argument that they write).
+"""
+
+from __future__ import annotations
+
+import operator as py_operator
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+import torch.fx as fx
+from torch._ops import OpOverload
+
+aten = torch.ops.aten
+
+# Results that share the argument's storage although their schema does not say so.
+_UNDECLARED_VIEWS = {aten._unsafe_view.default, aten._reshape_alias.default}
+
+
+@dataclass(frozen=True)
+class StorageMap:
+    """Storages of one graph.
+
+    Attributes
+    ----------
+    of : dict
+        Node -> numbers of the storages that its value lies in (several for a node that
+        returns a tuple or list), one for each tensor; -1 for a part that is no tensor.
+    size : list of int
+        Bytes of each storage.
+    made_by : list of fx.Node
+        The node that brings each storage into being (an operator, or a placeholder).
+    """
+
+    of: dict[fx.Node, tuple[int, ...]] = field(default_factory=dict)
+    size: list[int] = field(default_factory=list)
+    made_by: list[fx.Node] = field(default_factory=list)
+
+    def new(self, node: fx.Node, value: object) -> int:
+        """Register a storage for one tensor that ``node`` makes; -1 when it is no tensor."""
+        if not isinstance(value, torch.Tensor):
+            return -1
+        self.size.append(tensor_bytes(value))
+        self.made_by.append(node)
+        return len(self.size) - 1
+
+    def read_by(self, node: fx.Node) -> tuple[int, ...]:
+        """Storages of all arguments of ``node``, without repeats, in order."""
+        found = [s for arg in node.all_input_nodes for s in self.of[arg] if s >= 0]
+        return tuple(dict.fromkeys(found))
+
+    def made_at(self, node: fx.Node) -> tuple[int, ...]:
+        """Storages that ``node`` itself brings into being."""
+        return tuple(s for s in self.of[node] if s >= 0 and self.made_by[s] is node)
+
+
+def tensor_bytes(value: torch.Tensor) -> int:
+    """Bytes of the storage behind a tensor (of the fake one, when it is fake)."""
+    if value.layout is not torch.strided:
+        return value.numel() * value.element_size()
+    return int(value.untyped_storage().nbytes())
+
+
+def map_storages(graph: fx.Graph) -> StorageMap:
+    """Assign storages to every node of ``graph``.
+
+    Parameters
+    ----------
+    graph : fx.Graph
+        Nodes carry their fake value in ``meta["val"]``.
+    """
+    found = StorageMap()
+    for node in graph.nodes:
+        if node.op == "output":
+            found.of[node] = ()
+        elif node.op == "call_function" and node.target is py_operator.getitem:
+            found.of[node] = _item(found, node)
+        else:
+            aliased = aliased_argument(node)
+            if aliased is None:
+                values = _values(node)
+                found.of[node] = tuple(found.new(node, value) for value in values)
+            else:
+                # A list of views (split, unbind) shares its argument's one storage.
+                found.of[node] = found.of[aliased][:1] * max(1, len(_values(node)))
+    return found
+
+
+def _values(node: fx.Node) -> tuple[object, ...]:
+    value = node.meta.get("val")
+    return tuple(value) if isinstance(value, (tuple, list)) else (value,)
+
+
+def _item(found: StorageMap, node: fx.Node) -> tuple[int, ...]:
+    source, index = node.args
+    assert isinstance(source, fx.Node) and isinstance(index, int)
+    return (found.of[source][index],)
+
+
+def aliased_argument(node: fx.Node) -> fx.Node | None:
+    """The argument whose storage the first result of ``node`` lies in, or None."""
+    if node.op != "call_function" or not isinstance(node.target, OpOverload):
+        return None
+    if node.target in _UNDECLARED_VIEWS:
+        first = node.args[0]
+        return first if isinstance(first, fx.Node) else None
+    schema = node.target._schema
+    if not schema.returns or schema.returns[0].alias_info is None:
+        return None
+    # A list of views (split, unbind) names its elements' alias nowhere that Python can read.
+    names = None if node.target.is_view else schema.returns[0].alias_info.before_set
+    for position, argument in enumerate(schema.arguments):
+        alias = argument.alias_info
+        if alias is not None and (names is None or alias.before_set & names):
+            value = (
+                node.kwargs.get(argument.name)
+                if argument.kwarg_only or position >= len(node.args)
+                else node.args[position]
+            )
+            return value if isinstance(value, fx.Node) else None
+    return None
+
+
+def is_view(node: fx.Node) -> bool:
+    """Does ``node`` only look at a storage that exists already (no computation)?"""
+    if node.op != "call_function":
+        return False
+    if node.target is py_operator.getitem:
+        source = node.args[0]
+        return isinstance(source, fx.Node) and (is_view(source) or source.op != "call_function")
+    target = node.target
+    if isinstance(target, OpOverload) and target._schema.is_mutable:
+        return False
+    return aliased_argument(node) is not None
+
+
+def is_item(node: fx.Node) -> bool:
+    """Does ``node`` take one result out of an operator that returns several?"""
+    return node.op == "call_function" and node.target is py_operator.getitem and not is_view(node)
+
+
+def is_random(node: fx.Node) -> bool:
+    """Does ``node`` draw random numbers?"""
+    return (
+        node.op == "call_function"
+        and isinstance(node.target, OpOverload)
+        and torch.Tag.nondeterministic_seeded in node.target.tags
+        and not _draws_nothing(node)
+    )
+
+
+def _draws_nothing(node: fx.Node) -> bool:
+    """Attention kernels carry the tag for their dropout; at probability 0 they draw nothing."""
+    assert isinstance(node.target, OpOverload)
+    for position, argument in enumerate(node.target._schema.arguments):
+        if argument.name == "dropout_p":
+            if position < len(node.args):
+                return node.args[position] == 0.0
+            return node.kwargs.get("dropout_p", argument.default_value) == 0.0
+    return False
+
+
+def operators(graph: fx.Graph) -> Iterator[fx.Node]:
+    """Nodes that compute something, in order: no placeholder, view, item or output."""
+    for node in graph.nodes:
+        if node.op in ("call_function", "call_module", "call_method") and not (
+            is_view(node) or is_item(node)
+        ):
+            yield node

@@ -1,0 +1,111 @@
+"""The joint forward and backward graph of a step, and what each value is to the step."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+import torch.fx as fx
+from torch._guards import TracingContext
+
+from .errors import TraceError
+from .passes.simplify import simplify
+from .passes.split import is_tangent
+from .storages import StorageMap, is_random, map_storages, operators
+
+
+@dataclass(frozen=True)
+class StepTrace:
+    """One training step as a graph.
+
+    Attributes
+    ----------
+    joint : fx.GraphModule
+        Inputs: primals, then tangents. Outputs: forward outputs, then gradients.
+    storages : StorageMap
+        Storages of ``joint``.
+    forward_outputs : int
+        How many of the outputs belong to the forward part.
+    written_back : int
+        How many of those, at the front, are new values of mutated inputs: they are copied
+        back at the end of the forward part and then freed.
+    """
+
+    joint: fx.GraphModule
+    storages: StorageMap
+    forward_outputs: int
+    written_back: int
+
+    @property
+    def outputs(self) -> tuple[fx.Node | None, ...]:
+        """Every output of the joint graph, in order; None where there is no gradient."""
+        found = self.joint.graph.output_node().args[0]
+        assert isinstance(found, (list, tuple))
+        return tuple(v if isinstance(v, fx.Node) else None for v in found)
+
+    @property
+    def operators(self) -> tuple[fx.Node, ...]:
+        """Nodes that compute, in traced order."""
+        return tuple(operators(self.joint.graph))
+
+    @property
+    def tangents(self) -> tuple[fx.Node, ...]:
+        """Placeholders for the gradients of the forward outputs."""
+        return tuple(n for n in self.joint.graph.nodes if is_tangent(n))
+
+    @property
+    def random(self) -> tuple[fx.Node, ...]:
+        """Operators that draw random numbers, in traced order."""
+        return tuple(n for n in self.operators if is_random(n))
+
+    def storages_of(self, nodes: tuple[fx.Node | None, ...]) -> frozenset[int]:
+        """Storages behind some nodes."""
+        return frozenset(s for n in nodes if n is not None for s in self.storages.of[n] if s >= 0)
+
+    def device(self) -> torch.device:
+        """The one device of the step.
+
+        Raises
+        ------
+        TraceError
+            Tensors of the graph lie on several devices.
+        """
+        found = {
+            value.device
+            for node in self.joint.graph.nodes
+            for value in _tensors(node.meta.get("val"))
+            if value.dim() > 0
+        }
+        if len(found) > 1:
+            names = ", ".join(sorted(map(str, found)))
+            raise TraceError(
+                f"the step has tensors on several devices ({names}). Move the module and its "
+                "inputs to one device, or give a budget for each device."
+            )
+        return found.pop() if found else torch.device("cpu")
+
+
+def _tensors(value: object) -> list[torch.Tensor]:
+    if isinstance(value, torch.Tensor):
+        return [value]
+    if isinstance(value, (list, tuple)):
+        return [v for v in value if isinstance(v, torch.Tensor)]
+    return []
+
+
+def trace_joint(joint: fx.GraphModule, forward_outputs: int) -> StepTrace:
+    """Make a `StepTrace` of a joint graph as AOTAutograd hands it to a partitioner."""
+    for node in joint.graph.nodes:
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            raise TraceError(
+                f"{node.name} has a size that is not known ahead. Compile with dynamic=False, "
+                "or pad the inputs to a fixed shape."
+            )
+    simple = simplify(joint)
+    return StepTrace(simple, map_storages(simple.graph), forward_outputs, _written_back())
+
+
+def _written_back() -> int:
+    context = TracingContext.try_get()
+    metadata = context.fw_metadata if context else None
+    return metadata.num_mutated_inp_runtime_indices if metadata else 0

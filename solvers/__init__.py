@@ -1,0 +1,1 @@
+"""Combinatorial core: numbers in, numbers out; installed as fxmem.solvers."""

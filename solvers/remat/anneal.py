@@ -1,0 +1,321 @@
+"""Simulated annealing over schedules, a nogil kernel that several threads run at once.
+
+The objective is ``alpha * total time + weight * bytes over the budget, summed over steps``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .arrays import Arrays
+from .moves import (
+    clear,
+    do_delete,
+    do_insert,
+    do_move,
+    try_delete,
+    try_insert,
+    try_move,
+    window,
+)
+from .state import BUDGET, LENGTH, OVER, TIME, State, last_use, run_after, run_before
+
+TRAIL = 64  # changes in one compound move
+INSERT, DELETE, MOVE = range(3)
+# Entries of the record of a run.
+BEST_TIME, BEST_LENGTH, BEST_OVER, FOUND, TRIED, FEASIBLE = range(6)
+
+
+@njit(cache=True, nogil=True)
+def _undo(a: Arrays, st: State, trail: np.ndarray, depth: int, out: np.ndarray) -> None:
+    for i in range(depth - 1, -1, -1):
+        kind, v, p, q = trail[i]
+        if kind == INSERT:
+            try_delete(a, st, p, out)
+            do_delete(a, st, p, out)
+        elif kind == DELETE:
+            try_insert(a, st, v, p, out, True)
+            do_insert(a, st, v, p, out)
+        else:
+            try_move(a, st, q, p, out)
+            do_move(a, st, q, p, out)
+
+
+@njit(cache=True, nogil=True)
+def _insert_chain(
+    a: Arrays, st: State, v: int, p: int, share: float, fixed: bool, trail: np.ndarray
+) -> int:
+    """Insert ``v`` before ``p`` and, by chance, those of its inputs that died before ``p``.
+
+    Returns the number of changes made; 0 if the first is not possible.
+    """
+    out = np.zeros(2, np.int64)
+    if (fixed or a.rank[v] >= 0) and st.runs[v, 0] >= p:
+        return 0
+    if not try_insert(a, st, v, p, out):
+        return 0
+    do_insert(a, st, v, p, out)
+    trail[0, 0], trail[0, 1], trail[0, 2] = INSERT, v, p
+    depth, todo = 1, 0
+    place = p
+    pending = np.empty(TRAIL, np.int64)
+    pending[0] = v
+    todo = 1
+    # The links of the chain stand in a row that begins at p; each new one goes to its front,
+    # before everything that may read it.
+    while todo > 0 and depth < TRAIL:
+        todo -= 1
+        reader = pending[todo]
+        for k in range(a.reads_at[reader], a.reads_at[reader + 1]):
+            s = a.reads[k]
+            w = a.writer[s]
+            if depth >= TRAIL or todo >= TRAIL - 1 or np.random.random() > share:
+                continue
+            made = run_before(st, w, place)
+            if made < 0:
+                continue
+            # Still alive at p for another reader beyond the chain: nothing to gain.
+            idle = last_use(a, st, s, made, place, -1)
+            beyond = last_use(a, st, s, made, run_after(st, w, place - 1), -1)
+            if beyond >= place + depth or place - idle < 8:
+                continue
+            if not try_insert(a, st, w, place, out):
+                continue
+            do_insert(a, st, w, place, out)
+            trail[depth, 0], trail[depth, 1], trail[depth, 2] = INSERT, w, place
+            depth += 1
+            pending[todo] = w
+            todo += 1
+    return depth
+
+
+@njit(cache=True, nogil=True)
+def _delete_chain(a: Arrays, st: State, p: int, fixed: bool, trail: np.ndarray) -> int:
+    """Delete step ``p`` and then every repeated run that only served it."""
+    out = np.zeros(2, np.int64)
+    v = st.seq[p]
+    if fixed and st.runs[v, 0] == p:
+        return 0
+    if not try_delete(a, st, p, out):
+        return 0
+    do_delete(a, st, p, out)
+    trail[0, 0], trail[0, 1], trail[0, 2] = DELETE, v, p
+    depth, i = 1, 0
+    while i < depth and depth < TRAIL:
+        reader, at = trail[i, 1], trail[i, 2]
+        i += 1
+        for k in range(a.reads_at[reader], a.reads_at[reader + 1]):
+            w = a.writer[a.reads[k]]
+            made = run_before(st, w, at)
+            if made < 0 or st.count[w] < 2 or depth >= TRAIL:
+                continue
+            if fixed and st.runs[w, 0] == made:
+                continue
+            dead = True
+            for j in range(a.writes_at[w], a.writes_at[w + 1]):
+                s = a.writes[j]
+                dead = dead and last_use(a, st, s, made, run_after(st, w, made), -1) == made
+            if dead and try_delete(a, st, made, out):
+                do_delete(a, st, made, out)
+                trail[depth, 0], trail[depth, 1], trail[depth, 2] = DELETE, w, made
+                depth += 1
+                at -= 1
+    return depth
+
+
+@njit(cache=True, nogil=True)
+def _crowded(a: Arrays, st: State, tries: int) -> int:
+    """The step with most bytes among a few random ones."""
+    best, most = 0, -1
+    for _ in range(tries):
+        x = np.random.randint(st.meta[LENGTH])
+        during = st.gap[x] + a.extra[st.seq[x]] - st.saved[x]
+        if during > most:
+            best, most = x, during
+    return best
+
+
+@njit(cache=True, nogil=True)
+def _relieve(a: Arrays, st: State) -> tuple[int, int]:
+    """``(v, p)``: running ``v`` before ``p`` frees bytes at some crowded step; v = -1: none."""
+    x = _crowded(a, st, 6)
+    for _ in range(12):
+        s = np.random.randint(len(a.size))
+        w = a.writer[s]
+        if w < 0 or a.single[w] or a.size[s] == 0:
+            continue
+        c = run_before(st, w, x)
+        if c < 0:
+            continue
+        until = run_after(st, w, c)
+        u = last_use(a, st, s, c, until, -1)
+        if u <= x or until <= x:
+            continue
+        first = st.meta[LENGTH]
+        used = False
+        for k in range(a.readers_at[s], a.readers_at[s + 1]):
+            q = run_after(st, a.readers[k], x - 1)
+            used = used or q == x
+            first = min(first, q)
+        if not used and first < st.meta[LENGTH]:
+            return w, first
+    return -1, 0
+
+
+@njit(cache=True, nogil=True)
+def _target(low: int, high: int, p: int) -> int:
+    """A new place for step ``p`` in ``low .. high``: an end, nearby, or anywhere."""
+    r = np.random.random()
+    if r < 0.2:
+        return low
+    if r < 0.4:
+        return high
+    if r < 0.7:
+        q = p + np.random.randint(-8, 9)
+        return min(high, max(low, q))
+    return np.random.randint(low, high + 1)
+
+
+@njit(cache=True, nogil=True)
+def anneal(
+    a: Arrays,
+    st: State,
+    rounds: int,
+    hot: float,
+    cold: float,
+    alpha: float,
+    weight: float,
+    seed: int,
+    fixed: bool,
+    stop_at_feasible: bool,
+    best: np.ndarray,
+    record: np.ndarray,
+) -> float:
+    """Search from the state's schedule; the state ends at the last schedule accepted.
+
+    Parameters
+    ----------
+    rounds : int
+        Moves to try.
+    hot, cold : float
+        First and last temperature, in units of the objective.
+    fixed : bool
+        First runs keep their order.
+    best : int64[cap], updated
+        Fastest schedule within the budget.
+    record : int64[8], updated
+        Its time (-1: none yet) and length, and counts.
+
+    Returns
+    -------
+    float
+        The weight at the end; it rises while no schedule is within the budget and falls
+        while all are.
+    """
+    np.random.seed(seed)
+    out = np.zeros(2, np.int64)
+    trail = np.zeros((TRAIL + 1, 4), np.int64)
+    temperature, inside = hot, 0
+    for i in range(rounds):
+        if i % 512 == 511:
+            temperature = hot * (cold / hot) ** (i / rounds)
+            if inside == 0:
+                weight *= 1.05
+            elif inside > 256:
+                weight *= 0.97
+            inside = 0
+        record[TRIED] += 1
+        length = st.meta[LENGTH]
+        time, over = st.meta[TIME], st.meta[OVER]
+        kind = np.random.random()
+        depth = 0
+        simple = -1
+        v = p = q = 0
+        if kind < 0.40:
+            p = np.random.randint(length)
+            v = st.seq[p]
+            if fixed and st.runs[v, 0] == p:
+                continue
+            window(a, st, p, out)
+            q = _target(out[0], out[1], p)
+            if not try_move(a, st, p, q, out):
+                continue
+            simple = MOVE
+        elif kind < 0.70:
+            if kind < 0.55:
+                v, p = _relieve(a, st)
+                if v < 0:
+                    continue
+            else:
+                p = np.random.randint(length)
+                v = st.seq[p]
+                reads = a.reads_at[v + 1] - a.reads_at[v]
+                if reads == 0:
+                    continue
+                v = a.writer[a.reads[a.reads_at[v] + np.random.randint(reads)]]
+                if np.random.random() < 0.3:
+                    c = run_before(st, v, p)
+                    p = np.random.randint(c + 1, p + 1)
+            if np.random.random() < 0.5:
+                depth = _insert_chain(a, st, v, p, 0.8, fixed, trail)
+                if depth == 0:
+                    continue
+            else:
+                if (fixed or a.rank[v] >= 0) and st.runs[v, 0] >= p:
+                    continue
+                if not try_insert(a, st, v, p, out):
+                    continue
+                simple = INSERT
+        else:
+            found = False
+            for _ in range(12):
+                p = np.random.randint(length)
+                if st.count[st.seq[p]] > 1:
+                    found = True
+                    break
+            if not found:
+                continue
+            if kind < 0.85:
+                v = st.seq[p]
+                if fixed and st.runs[v, 0] == p:
+                    continue
+                if not try_delete(a, st, p, out):
+                    continue
+                simple = DELETE
+            else:
+                depth = _delete_chain(a, st, p, fixed, trail)
+                if depth == 0:
+                    continue
+                if kind > 0.93 and depth < TRAIL // 2:
+                    v, p = _relieve(a, st)
+                    if v >= 0:
+                        depth += _insert_chain(a, st, v, p, 0.8, fixed, trail[depth:])
+        if simple >= 0:
+            cost = alpha * out[0] + weight * out[1]
+        else:
+            cost = alpha * (st.meta[TIME] - time) + weight * (st.meta[OVER] - over)
+        if cost <= 0 or np.random.random() < np.exp(-cost / temperature):
+            if simple == MOVE:
+                do_move(a, st, p, q, out)
+            elif simple == INSERT:
+                do_insert(a, st, v, p, out)
+            elif simple == DELETE:
+                do_delete(a, st, p, out)
+            if st.meta[OVER] == 0:
+                inside += 1
+                if record[BEST_TIME] < 0 or st.meta[TIME] < record[BEST_TIME]:
+                    record[BEST_TIME], record[BEST_LENGTH] = st.meta[TIME], st.meta[LENGTH]
+                    best[: st.meta[LENGTH]] = st.seq[: st.meta[LENGTH]]
+                    record[FOUND] += 1
+                if stop_at_feasible:
+                    return weight
+        elif simple >= 0:
+            clear(st)
+            if st.meta[OVER] == 0:
+                inside += 1
+        else:
+            _undo(a, st, trail, depth, out)
+            if st.meta[OVER] == 0:
+                inside += 1
+    return weight

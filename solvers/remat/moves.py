@@ -1,0 +1,361 @@
+"""Three changes of a schedule: insert a run, delete a run, move a run.
+
+Each ``try_*`` prices the change without making it and returns whether it is allowed; the
+change of time and of bytes over the budget stand in ``out``. ``do_*`` makes the change that
+was tried last. All cost of a trial lies in the window of steps whose gaps change.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+from numba import njit
+
+from .arrays import Arrays
+from .state import (
+    BUDGET,
+    FLAGS,
+    HIGH,
+    LENGTH,
+    LOW,
+    MOST_RUNS,
+    OVER,
+    OWN_GAP,
+    OWN_SAVED,
+    POINTS,
+    TIME,
+    TURN,
+    State,
+    crosses,
+    flag,
+    last_use,
+    run_after,
+    run_before,
+    settle_points,
+    span,
+)
+
+
+@njit(cache=True, nogil=True)
+def _begin(st: State) -> None:
+    st.meta[FLAGS] = st.meta[POINTS] = 0
+    st.meta[LOW], st.meta[HIGH] = st.meta[LENGTH] + 1, -1
+
+
+@njit(cache=True, nogil=True)
+def clear(st: State) -> None:
+    """Forget the spans of the move that was tried last."""
+    if st.meta[HIGH] >= 0:
+        st.diff[st.meta[LOW] : st.meta[HIGH] + 2] = 0
+        st.meta[LOW], st.meta[HIGH] = st.meta[LENGTH] + 1, -1
+
+
+@njit(cache=True, nogil=True)
+def _change(a: Arrays, st: State, own_old: int, own_new: int, skip: int) -> int:
+    """Change of the bytes over the budget by spans, points and the moved step itself."""
+    budget = st.meta[BUDGET]
+    low, high = st.meta[LOW], st.meta[HIGH]
+    total = max(0, own_new - budget) - max(0, own_old - budget)
+    for i in range(st.meta[POINTS]):
+        x = st.point[i]
+        less = st.point_saved[i] - st.saved[x]
+        if low <= x <= high and x != skip:
+            st.less[x] = less
+        else:
+            before = st.gap[x] + a.extra[st.seq[x]] - st.saved[x] - budget
+            total += max(0, before - less) - max(0, before)
+    add = 0
+    for x in range(low, high + 1):
+        add += st.diff[x]
+        if x != skip:
+            before = st.gap[x] + a.extra[st.seq[x]] - st.saved[x] - budget
+            total += max(0, before + add - st.less[x]) - max(0, before)
+    for i in range(st.meta[POINTS]):
+        st.less[st.point[i]] = 0
+    return total
+
+
+@njit(cache=True, nogil=True)
+def _own_saved(a: Arrays, v: int, dying: int) -> int:
+    return a.gain[v] if dying else 0
+
+
+@njit(cache=True, nogil=True)
+def _reusable(a: Arrays, v: int, s: int) -> bool:
+    for k in range(a.reuse_at[v], a.reuse_at[v + 1]):
+        if a.reuse[k] == s:
+            return True
+    return False
+
+
+@njit(cache=True, nogil=True)
+def try_insert(
+    a: Arrays, st: State, v: int, p: int, out: np.ndarray, useless: bool = False
+) -> bool:
+    """One more run of ``v`` just before step ``p``.
+
+    Refused if nobody would read its outputs, unless ``useless``: that undoes a deletion.
+    """
+    _begin(st)
+    if a.single[v] or st.count[v] >= MOST_RUNS or st.meta[LENGTH] + 4 > len(st.seq):
+        return False
+    c = run_before(st, v, p)
+    if c < 0 and not useless:
+        return False
+    useful = useless
+    for k in range(a.writes_at[v], a.writes_at[v + 1]):
+        s = a.writes[k]
+        u = last_use(a, st, s, c, run_after(st, v, p - 1), -1)
+        if u >= p:
+            useful = True
+            last = last_use(a, st, s, c, p, -1)
+            span(st, last + 1, p, -a.size[s])
+            if last > c:
+                flag(st, s, last, not crosses(st, c, last))
+            if u < st.meta[LENGTH]:
+                flag(st, s, u, not (p <= st.meta[TURN] < u))
+    if not useful:
+        clear(st)
+        return False
+    dying = 0
+    for k in range(a.reads_at[v], a.reads_at[v + 1]):
+        s = a.reads[k]
+        w = a.writer[s]
+        made = run_before(st, w, p)
+        if made < 0:
+            clear(st)
+            return False
+        u = last_use(a, st, s, made, run_after(st, w, p - 1), -1)
+        if u < p:
+            span(st, u + 1, p, a.size[s])
+            if u > made:
+                flag(st, s, u, False)
+            if not (made < st.meta[TURN] < p) and _reusable(a, v, s):
+                dying = 1
+    settle_points(a, st)
+    add = 0
+    for x in range(st.meta[LOW], p + 1):
+        add += st.diff[x]
+    st.meta[OWN_GAP] = st.gap[p] + add
+    st.meta[OWN_SAVED] = _own_saved(a, v, dying)
+    during = st.meta[OWN_GAP] + a.extra[v] - st.meta[OWN_SAVED]
+    out[0] = a.time[v]
+    out[1] = _change(a, st, 0, during, p)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def try_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> bool:
+    """Step ``p`` away; its readers turn to the copy before."""
+    _begin(st)
+    v = st.seq[p]
+    if st.count[v] < 2 or (a.rank[v] >= 0 and st.runs[v, 0] == p):
+        return False
+    c = run_before(st, v, p)
+    after = run_after(st, v, p)
+    for k in range(a.writes_at[v], a.writes_at[v + 1]):
+        s = a.writes[k]
+        u = last_use(a, st, s, p, after, -1)
+        if u > p:
+            if c < 0:
+                clear(st)
+                return False
+            last = last_use(a, st, s, c, p, -1)
+            span(st, last + 1, p, a.size[s])
+            if last > c:
+                flag(st, s, last, False)
+            if u < st.meta[LENGTH]:
+                flag(st, s, u, not crosses(st, c, u))
+    for k in range(a.reads_at[v], a.reads_at[v + 1]):
+        s = a.reads[k]
+        w = a.writer[s]
+        made, until = run_before(st, w, p), run_after(st, w, p)
+        if last_use(a, st, s, made, until, -1) == p:
+            last = last_use(a, st, s, made, until, p)
+            span(st, last + 1, p, -a.size[s])
+            if last > made:
+                flag(st, s, last, not crosses(st, made, last))
+    settle_points(a, st)
+    out[0] = -a.time[v]
+    out[1] = _change(a, st, st.gap[p] + a.extra[v] - st.saved[p], 0, p)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def window(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
+    """First and last place that step ``p`` can take without any read changing its copy."""
+    v = st.seq[p]
+    low, high = run_before(st, v, p), run_after(st, v, p)
+    for k in range(a.reads_at[v], a.reads_at[v + 1]):
+        w = a.writer[a.reads[k]]
+        low, high = max(low, run_before(st, w, p)), min(high, run_after(st, w, p))
+    for k in range(a.writes_at[v], a.writes_at[v + 1]):
+        s = a.writes[k]
+        for i in range(a.readers_at[s], a.readers_at[s + 1]):
+            r = a.readers[i]
+            low, high = max(low, run_before(st, r, p)), min(high, run_after(st, r, p))
+    out[0], out[1] = low + 1, high - 1
+
+
+@njit(cache=True, nogil=True)
+def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
+    """Step ``p`` to place ``q`` inside its `window` (not checked)."""
+    _begin(st)
+    v = st.seq[p]
+    if p == q or v == a.turn:
+        return False
+    early = q < p
+    if a.rank[v] >= 0:
+        for x in range(min(p, q), max(p, q) + 1):
+            if x != p and a.rank[st.seq[x]] >= 0:
+                return False
+    late = q > st.meta[TURN] if early else q >= st.meta[TURN]  # always, without a turn
+    dying = 0
+    own = st.gap[q] if early else st.gap[q + 1]
+    for k in range(a.reads_at[v], a.reads_at[v + 1]):
+        s = a.reads[k]
+        w = a.writer[s]
+        made, until = run_before(st, w, p), run_after(st, w, p)
+        u = last_use(a, st, s, made, until, -1)
+        ends = False  # is v the last reader at its new place?
+        if early and u == p:
+            other = last_use(a, st, s, made, until, p)
+            span_low = max(other + 1, q)
+            if span_low <= p - 1:
+                span(st, span_low, p - 1, -a.size[s])
+            if other >= q:
+                flag(st, s, other, not crosses(st, made, other))
+            else:
+                ends = True
+        elif not early and u <= q:
+            ends = True
+            own += a.size[s]
+            if u + 1 <= q:
+                span(st, u + 1, q, a.size[s])
+            if u > p:
+                flag(st, s, u, False)
+        if ends and not (made < st.meta[TURN] and late) and _reusable(a, v, s):
+            dying = 1
+    after = run_after(st, v, p)
+    for k in range(a.writes_at[v], a.writes_at[v + 1]):
+        s = a.writes[k]
+        u = last_use(a, st, s, p, after, -1)
+        if u > p:
+            if early:
+                span(st, q, p - 1, a.size[s])
+            else:
+                span(st, p + 1, q, -a.size[s])
+                own -= a.size[s]
+            if u < st.meta[LENGTH]:
+                flag(st, s, u, late or u <= st.meta[TURN])
+    settle_points(a, st)
+    st.meta[OWN_GAP], st.meta[OWN_SAVED] = own, _own_saved(a, v, dying)
+    during = own + a.extra[v] - st.meta[OWN_SAVED]
+    out[0] = 0
+    out[1] = _change(a, st, st.gap[p] + a.extra[v] - st.saved[p], during, p)
+    return True
+
+
+@njit(cache=True, nogil=True)
+def _write_window(st: State, skip: int) -> None:
+    """Make the spans and points real."""
+    add = 0
+    for x in range(st.meta[LOW], st.meta[HIGH] + 1):
+        add += st.diff[x]
+        if x != skip:
+            st.gap[x] += add
+    for i in range(st.meta[POINTS]):
+        st.saved[st.point[i]] = st.point_saved[i]
+
+
+@njit(cache=True, nogil=True)
+def _shift(st: State, low: int, high: int, by: int) -> None:
+    """Runs at positions ``low .. high`` have moved by ``by``: correct ``runs`` (not ``seq``)."""
+    for i in range(high - low + 1):
+        # From the end that moves first, so that no run is met twice.
+        x = high - i if by > 0 else low + i
+        v = st.seq[x]
+        k = 0
+        while st.runs[v, k] != x:
+            k += 1
+        st.runs[v, k] = x + by
+
+
+@njit(cache=True, nogil=True)
+def do_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> None:
+    """Make the insertion that was tried last."""
+    length = st.meta[LENGTH]
+    _write_window(st, p)
+    _shift(st, p, length - 1, 1)
+    for x in range(length, p, -1):
+        st.seq[x] = st.seq[x - 1]
+        st.saved[x] = st.saved[x - 1]
+    for x in range(length + 1, p, -1):
+        st.gap[x] = st.gap[x - 1]
+    st.seq[p], st.gap[p], st.saved[p] = v, st.meta[OWN_GAP], st.meta[OWN_SAVED]
+    k = st.count[v]
+    while k > 0 and st.runs[v, k - 1] > p:
+        st.runs[v, k] = st.runs[v, k - 1]
+        k -= 1
+    st.runs[v, k] = p
+    st.count[v] += 1
+    if st.meta[TURN] >= p:
+        st.meta[TURN] += 1
+    _finish(st, out)
+    st.meta[LENGTH] = length + 1
+
+
+@njit(cache=True, nogil=True)
+def do_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
+    """Make the deletion that was tried last."""
+    length, v = st.meta[LENGTH], st.seq[p]
+    _write_window(st, p)
+    k = 0
+    while st.runs[v, k] != p:
+        k += 1
+    for i in range(k, st.count[v] - 1):
+        st.runs[v, i] = st.runs[v, i + 1]
+    st.count[v] -= 1
+    _shift(st, p + 1, length - 1, -1)
+    for x in range(p, length - 1):
+        st.seq[x] = st.seq[x + 1]
+        st.saved[x] = st.saved[x + 1]
+    for x in range(p, length):
+        st.gap[x] = st.gap[x + 1]
+    if st.meta[TURN] > p:
+        st.meta[TURN] -= 1
+    _finish(st, out)
+    st.meta[LENGTH] = length - 1
+
+
+@njit(cache=True, nogil=True)
+def do_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> None:
+    """Make the move that was tried last."""
+    v = st.seq[p]
+    _write_window(st, p)
+    k = 0
+    while st.runs[v, k] != p:
+        k += 1
+    step = -1 if q < p else 1
+    if step > 0:
+        _shift(st, p + 1, q, -1)
+    else:
+        _shift(st, q, p - 1, 1)
+    st.runs[v, k] = q
+    x = p
+    while x != q:
+        st.seq[x], st.gap[x], st.saved[x] = st.seq[x + step], st.gap[x + step], st.saved[x + step]
+        x += step
+    st.seq[q], st.gap[q], st.saved[q] = v, st.meta[OWN_GAP], st.meta[OWN_SAVED]
+    turn = st.meta[TURN]
+    if step < 0 and q <= turn < p:
+        st.meta[TURN] += 1
+    elif step > 0 and p < turn <= q:
+        st.meta[TURN] -= 1
+    _finish(st, out)
+
+
+@njit(cache=True, nogil=True)
+def _finish(st: State, out: np.ndarray) -> None:
+    clear(st)
+    st.meta[TIME] += out[0]
+    st.meta[OVER] += out[1]

@@ -1,0 +1,1 @@
+"""Pictures of plans; reads them, changes nothing; installed as fxmem.visualize."""
