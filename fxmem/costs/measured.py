@@ -11,6 +11,7 @@ from typing import Any
 import torch
 import torch.fx as fx
 from torch._ops import OpOverload
+from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11 to 2.15
 
 from ..allocator import peak_of_calls
 from ..storages import map_storages
@@ -57,8 +58,13 @@ class MeasuredCosts:
 
     def _measure(self, missing: dict[str, fx.Node]) -> None:
         found = {}
-        # The caller may be in the midst of a trace or of a random sequence of its own.
-        with torch.random.fork_rng(devices=_cuda_devices(self.device)), torch.no_grad():
+        # The caller is in the midst of a trace, whose fake mode would make every operator
+        # free, and perhaps of a random sequence of its own.
+        with (
+            _disable_current_modes(),
+            torch.random.fork_rng(devices=_cuda_devices(self.device)),
+            torch.no_grad(),
+        ):
             for done, (key, node) in enumerate(missing.items()):
                 found[key] = measure_call(node, self.device)
                 if self.progress:
@@ -114,12 +120,15 @@ def materialise(value: Any) -> Any:
 
 
 def _fill(fake: torch.Tensor) -> torch.Tensor:
-    spread = torch.empty_strided(
-        fake.shape, fake.stride(), dtype=fake.dtype, device=fake.device
-    )
+    """A tensor of the fake one's layout; expanded dimensions share memory as they do there."""
+    if fake.layout is not torch.strided or fake.numel() == 0:
+        return torch.zeros(fake.shape, dtype=fake.dtype, layout=fake.layout, device=fake.device)
+    pairs = zip(fake.shape, fake.stride(), strict=True)
+    extent = 1 + sum((size - 1) * stride for size, stride in pairs)
+    flat = torch.zeros(extent, dtype=fake.dtype, device=fake.device)
     if fake.dtype.is_floating_point or fake.dtype.is_complex:
-        return spread.normal_() if spread.numel() else spread
-    return spread.zero_()
+        flat.normal_()
+    return flat.as_strided(fake.shape, fake.stride())
 
 
 def _cuda_devices(device: torch.device) -> list[torch.device]:

@@ -64,13 +64,13 @@ def _insert_chain(
     todo = 1
     # The links of the chain stand in a row that begins at p; each new one goes to its front,
     # before everything that may read it.
-    while todo > 0 and depth < TRAIL:
+    while todo > 0 and depth < len(trail) - 1:
         todo -= 1
         reader = pending[todo]
         for k in range(a.reads_at[reader], a.reads_at[reader + 1]):
             s = a.reads[k]
             w = a.writer[s]
-            if depth >= TRAIL or todo >= TRAIL - 1 or np.random.random() > share:
+            if depth >= len(trail) - 1 or todo >= TRAIL - 1 or np.random.random() > share:
                 continue
             made = run_before(st, w, place)
             if made < 0:
@@ -102,7 +102,7 @@ def _delete_chain(a: Arrays, st: State, p: int, fixed: bool, trail: np.ndarray) 
     do_delete(a, st, p, out)
     trail[0, 0], trail[0, 1], trail[0, 2] = DELETE, v, p
     depth, i = 1, 0
-    while i < depth and depth < TRAIL:
+    while i < depth and depth < len(trail) - 1:
         reader, at = trail[i, 1], trail[i, 2]
         i += 1
         for k in range(a.reads_at[reader], a.reads_at[reader + 1]):
@@ -140,7 +140,7 @@ def _crowded(a: Arrays, st: State, tries: int) -> int:
 def _relieve(a: Arrays, st: State) -> tuple[int, int]:
     """``(v, p)``: running ``v`` before ``p`` frees bytes at some crowded step; v = -1: none."""
     x = _crowded(a, st, 6)
-    for _ in range(12):
+    for _ in range(12 if len(a.size) else 0):
         s = np.random.randint(len(a.size))
         w = a.writer[s]
         if w < 0 or a.single[w] or a.size[s] == 0:

@@ -184,7 +184,7 @@ def try_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> bool:
 def window(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     """First and last place that step ``p`` can take without any read changing its copy."""
     v = st.seq[p]
-    low, high = run_before(st, v, p), run_after(st, v, p)
+    low, high = run_before(st, v, p), min(st.meta[LENGTH], run_after(st, v, p))
     for k in range(a.reads_at[v], a.reads_at[v + 1]):
         w = a.writer[a.reads[k]]
         low, high = max(low, run_before(st, w, p)), min(high, run_after(st, w, p))

@@ -15,6 +15,7 @@ from numba import njit
 from .arrays import Arrays
 from .evaluate import timeline
 
+NEVER = 1 << 40  # a position beyond every sequence
 MOST_RUNS = 12  # runs of one operator
 
 # Entries of State.meta.
@@ -146,11 +147,11 @@ def run_before(st: State, v: int, p: int) -> int:
 
 @njit(cache=True, nogil=True)
 def run_after(st: State, v: int, p: int) -> int:
-    """First run of ``v`` after position ``p``, the length of the sequence if none."""
+    """First run of ``v`` after position ``p``, ``NEVER`` if none."""
     for k in range(st.count[v]):
         if st.runs[v, k] > p:
             return st.runs[v, k]
-    return st.meta[LENGTH]
+    return NEVER
 
 
 @njit(cache=True, nogil=True)
@@ -160,8 +161,8 @@ def last_use(a: Arrays, st: State, s: int, c: int, until: int, skip: int) -> int
     ``until``: the next run of the writer. The length of the sequence is returned for a copy
     that is kept to the end.
     """
-    if a.keep[s] and until == st.meta[LENGTH]:
-        return until
+    if until == NEVER and a.keep[s]:
+        return st.meta[LENGTH]
     last = c
     for k in range(a.readers_at[s], a.readers_at[s + 1]):
         r = a.readers[k]
@@ -173,15 +174,6 @@ def last_use(a: Arrays, st: State, s: int, c: int, until: int, skip: int) -> int
                 last = q
                 break
     return last
-
-
-@njit(cache=True, nogil=True)
-def first_use(a: Arrays, st: State, s: int, c: int) -> int:
-    """First read of ``s`` after position ``c``, the length of the sequence if none."""
-    first = st.meta[LENGTH]
-    for k in range(a.readers_at[s], a.readers_at[s + 1]):
-        first = min(first, run_after(st, a.readers[k], c))
-    return first
 
 
 @njit(cache=True, nogil=True)
