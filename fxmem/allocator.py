@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import gc
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -56,17 +56,24 @@ def peak_of_calls(calls: Sequence[Callable[[], Any]], device: torch.device) -> l
         for call in calls:
             with record_function(_MARK):
                 call()
-    events = recorded.profiler.kineto_results.events()
+    events = list(recorded.profiler.kineto_results.events())
     spans = sorted(
         (e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.name() == _MARK
     )
-    changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-    return [_running_peak([d for t, d in changes if start <= t <= end]) for start, end in spans]
+    return [running_peak(events, start, end) for start, end in spans]
 
 
-def _running_peak(changes: list[int]) -> int:
+def running_peak(events: Iterable[Any], since_ns: int = 0, until_ns: int | None = None) -> int:
+    """Largest running sum of the allocator's events among a profiler's, in a span of time."""
+    changes = sorted(
+        (event.start_ns(), event.nbytes())
+        for event in events
+        if event.name() == "[memory]"
+        and since_ns <= event.start_ns()
+        and (until_ns is None or event.start_ns() <= until_ns)
+    )
     live = peak = 0
-    for change in changes:
+    for _, change in changes:
         live += change
         peak = max(peak, live)
     return peak

@@ -17,7 +17,10 @@ from .pipeline import Options
 from .plan import Plan
 from .report import Report
 from .residents import count_residents
-from .session import Session
+from .session import OverBudget, Session
+
+# A plan that measures over budget is made anew with the excess held back; twice is rare.
+_MOST_PLANS = 4
 
 ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
 
@@ -30,8 +33,13 @@ class FittedModule(OptimizedModule):
         """The plan in use; None before the first call."""
         return self._fxmem_session.plan
 
+    def finish_watch(self) -> None:
+        """Stop recording the allocator, if the last step was recorded."""
+        self._fxmem_session.watch.finish()
+
     def report(self) -> Report:
         """Plan and measurement side by side."""
+        self.finish_watch()
         return Report(tuple((s.plan, s.measured) for s in self._fxmem_session.steps))
 
     @property
@@ -40,8 +48,20 @@ class FittedModule(OptimizedModule):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         session = self._fxmem_session
-        if session.stale:
-            _compile_into(self, session)
+        session.watch.finish()
+        for _ in range(_MOST_PLANS):
+            if session.stale:
+                _compile_into(self, session)
+            try:
+                return self._call(*args, **kwargs)
+            except OverBudget:
+                continue
+        raise FxmemError(
+            f"the step measured over budget with {_MOST_PLANS} plans in a row; the allocator "
+            "takes more than the plan predicts. Give a larger budget, and report this model."
+        )
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
         try:
             return super().__call__(*args, **kwargs)
         except dynamo_exc.BackendCompilerFailed as error:

@@ -14,6 +14,7 @@ from .solvers.remat import RematProblem
 from .trace import StepTrace
 
 NANOSECONDS = 1e9
+_SCALAR_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -49,6 +50,9 @@ def lower(
     tangents = trace.storages_of(trace.tangents)
     once, random = _runs_once(trace), set(trace.random)
 
+    # A loss outside the module: what it keeps and its gradient, about two more of the outputs.
+    outside = 2 * sum(storages.size[s] for s in tangents if storages.size[s] > _SCALAR_BYTES)
+
     reads, writes, victims = [], [], []
     for node in order:
         if node is None:
@@ -65,7 +69,7 @@ def lower(
         size=tuple(storages.size),
         reads=tuple(reads),
         writes=tuple(writes),
-        workspace=tuple(costs[n].workspace_bytes if n else 0 for n in order),
+        workspace=tuple(costs[n].workspace_bytes if n else outside for n in order),
         reuse=tuple(victims),
         once=frozenset(i for i, n in enumerate(order) if n in once),
         ordered=tuple(i for i, n in enumerate(order) if n in once or n in random),

@@ -68,8 +68,16 @@ class PlannedStep:
     graphs: SplitStep
     plan: Plan
     device: torch.device
+    forward_outputs: int
     written_inputs: tuple[int, ...]
+    tangents: tuple[torch.Tensor, ...]
     measured: int | None = None
+    watched: bool = False
+
+    @property
+    def loss_outside(self) -> bool:
+        """Does the user's own code compute between forward and backward?"""
+        return any(t.numel() > 1 for t in self.tangents)
 
 
 def plan_step(
@@ -106,7 +114,10 @@ def plan_step(
     )
     plan = make_plan(trace, lowered, solution, simulation, budget, baseline, options)
     options.tell("planned", plan=plan)
-    return PlannedStep(graphs, plan, trace.device(), _written_inputs(trace))
+    tangents = tuple(n.meta["val"] for n in trace.tangents)
+    return PlannedStep(
+        graphs, plan, trace.device(), forward_outputs, _written_inputs(trace), tangents
+    )
 
 
 def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> RematSolution:

@@ -14,8 +14,10 @@ import torch.fx as fx
 from torch._dynamo.backends.common import aot_autograd  # stable from 2.11 to 2.15
 
 from .compile import boxed
+from .errors import BudgetWarning
 from .pipeline import Options, PlannedStep, plan_step
 from .plan import Plan
+from .runtime.prove import proved_peak
 from .runtime.watch import Watch
 
 log = logging.getLogger("fxmem")
@@ -40,7 +42,7 @@ class Session:
     steps: list[PlannedStep] = field(default_factory=list)
     current: PlannedStep | None = None
     rehearsing: bool = False
-    excess_bytes: int = 0
+    reserve_bytes: int = 0
     stale: bool = False
     watch: Watch = field(default_factory=Watch)
 
@@ -57,7 +59,7 @@ class Session:
         def partition(
             joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_more: Any
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
-            options = replace(self.options, reserve_bytes=self.excess_bytes)
+            options = replace(self.options, reserve_bytes=self.reserve_bytes)
             step = plan_step(joint, num_fwd_outputs, resident_bytes, options)
             planned.append(step)
             self.steps.append(step)
@@ -68,7 +70,7 @@ class Session:
             return self._forward(module, planned[-1])
 
         def backward(module: fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
-            return self._backward(module, planned[-1])
+            return self._backward(module)
 
         compiler = aot_autograd(
             fw_compiler=forward,
@@ -86,40 +88,61 @@ class Session:
 
         def forward(args: list[Any]) -> Any:
             self.current = step
+            if step.measured is None:
+                self._prove(step, run, args)
             if self.rehearsing:
                 return _stand_ins(shapes, args, step.written_inputs)
-            if not step.measured:
-                self.watch.start(step.device)
+            if step.loss_outside and not step.watched:
+                step.watched = True
+                self.watch.start(lambda peak: self._learn(step, peak))
             return run(args)
 
         forward._boxed_call = True  # type: ignore[attr-defined]
         return forward
 
-    def _backward(self, module: fx.GraphModule, step: PlannedStep) -> Callable[..., Any]:
+    def _backward(self, module: fx.GraphModule) -> Callable[..., Any]:
         run = boxed(module)
 
         def backward(args: list[Any]) -> Any:
-            if self.watch.active and not step.measured:
-                self.watch.stop_after_backward(lambda peak: self._learn(step, peak))
+            self.watch.mark_end()
             return run(args)
 
         backward._boxed_call = True  # type: ignore[attr-defined]
         return backward
 
+    def _prove(self, step: PlannedStep, forward: Callable[..., Any], args: list[Any]) -> None:
+        """Run the step's graphs once, without effects, before the first real step."""
+        peak = proved_peak(
+            forward,
+            boxed(step.graphs.backward),
+            args,
+            step.forward_outputs,
+            step.tangents,
+            step.device,
+        )
+        self._learn(step, peak)
+        if self.stale:
+            raise OverBudget
+
     def _learn(self, step: PlannedStep, peak_above_start: int) -> None:
-        """Compare the first real step with its plan; over budget means a new plan."""
+        """Compare a real step with its plan; over budget means a new plan."""
         plan = step.plan
-        step.measured = plan.resident_bytes + peak_above_start
+        step.measured = max(step.measured or 0, plan.resident_bytes + peak_above_start)
         budget = plan.budget_bytes
         log.info("peak %d measured, %d predicted", step.measured, plan.peak_bytes)
         if budget is not None and step.measured > budget:
-            self.excess_bytes += step.measured - budget
+            self.reserve_bytes += step.measured - budget
             self.stale = True
             warnings.warn(
-                f"fxmem: the step took {step.measured} bytes, {step.measured - budget} over its "
-                "budget; it is planned anew with what was learnt before the next call.",
+                f"fxmem: a step took {step.measured} bytes, {step.measured - budget} over its "
+                "budget; it is planned anew with what was learnt before the next one runs.",
+                BudgetWarning,
                 stacklevel=2,
             )
+
+
+class OverBudget(Exception):
+    """The rehearsal of a plan measured over its budget; never leaves fxmem."""
 
 
 def _value(node: Any) -> Any:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -75,7 +74,7 @@ class MeasuredCosts:
 
 
 def measure_call(node: fx.Node, device: torch.device) -> Cost:
-    """Run one call on made-up arguments: median seconds, and bytes beyond the outputs."""
+    """Run one call on made-up arguments: least seconds (a busy machine only adds), and bytes beyond the outputs."""
     target = node.target
     assert callable(target)
     args, kwargs = materialise((node.args, node.kwargs))
@@ -94,7 +93,7 @@ def measure_call(node: fx.Node, device: torch.device) -> Cost:
         seconds.append(time.perf_counter() - start)
         del result
     (peak,) = peak_of_calls([call], device)
-    return Cost(statistics.median(seconds), max(0, peak - output_bytes(node)))
+    return Cost(min(seconds), max(0, peak - output_bytes(node)))
 
 
 def output_bytes(node: fx.Node) -> int:

@@ -1,12 +1,19 @@
-"""Record the allocator while a real step runs, from its forward to the end of backward."""
+"""Record the allocator while a user's real step runs, from forward to the end of backward.
+
+Only for steps whose loss lies outside the module: what the user's own code takes between
+forward and backward cannot be rehearsed.
+"""
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
 
 import torch
 from torch.autograd import Variable
 from torch.profiler import ProfilerActivity, profile
+
+from ..allocator import running_peak
 
 
 class Watch:
@@ -14,45 +21,33 @@ class Watch:
 
     def __init__(self) -> None:
         self._profile: profile | None = None
-        self._cuda: tuple[torch.device, int] | None = None
+        self._ended_ns: int | None = None
+        self._tell: Callable[[int], None] | None = None
 
-    @property
-    def active(self) -> bool:
-        """Is a step being watched?"""
-        return self._profile is not None or self._cuda is not None
+    def start(self, tell: Callable[[int], None]) -> None:
+        """Begin at the start of a forward part; ``tell`` gets the peak bytes above the start."""
+        if torch.autograd._profiler_enabled():
+            return
+        self._ended_ns, self._tell = None, tell
+        self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
+        self._profile.start()
 
-    def start(self, device: torch.device) -> None:
-        """Begin at the start of a forward part; an unfinished watch is dropped."""
-        self.drop()
-        if device.type == "cuda":
-            torch.cuda.reset_peak_memory_stats(device)
-            self._cuda = (device, torch.cuda.memory_allocated(device))
-        elif not torch.autograd._profiler_enabled():
-            self._profile = profile(activities=[ProfilerActivity.CPU], profile_memory=True)
-            self._profile.start()
-
-    def drop(self) -> None:
-        """Forget the step that is being watched."""
+    def mark_end(self) -> None:
+        """Call in the backward part: the step ends when the running backward pass does."""
         if self._profile is not None:
-            self._profile.stop()
-        self._profile = self._cuda = None
+            Variable._execution_engine.queue_callback(self._note_end)
 
-    def stop_after_backward(self, tell: Callable[[int], None]) -> None:
-        """When the running backward ends, call ``tell`` with the peak bytes above the start."""
-        Variable._execution_engine.queue_callback(lambda: self._stop(tell))
+    def _note_end(self) -> None:
+        # Stopping here would leave the caller's thread with a profiler that is gone: the
+        # engine restores the thread state it found. The events after this are cut off later.
+        self._ended_ns = time.time_ns()
 
-    def _stop(self, tell: Callable[[int], None]) -> None:
-        if self._cuda is not None:
-            device, before = self._cuda
-            self._cuda = None
-            tell(int(torch.cuda.max_memory_allocated(device)) - before)
-        elif self._profile is not None:
-            recorded, self._profile = self._profile, None
-            recorded.stop()
-            live = peak = 0
+    def finish(self) -> None:
+        """Stop, if a step was watched, and tell its peak if it ran to the end."""
+        if self._profile is None:
+            return
+        recorded, self._profile = self._profile, None
+        recorded.stop()
+        if self._ended_ns is not None and self._tell is not None:
             events = recorded.profiler.kineto_results.events()  # type: ignore[union-attr]
-            changes = sorted((e.start_ns(), e.nbytes()) for e in events if e.name() == "[memory]")
-            for _, change in changes:
-                live += change
-                peak = max(peak, live)
-            tell(peak)
+            self._tell(running_peak(events, until_ns=self._ended_ns))
