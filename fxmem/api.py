@@ -7,72 +7,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch._dynamo import exc as dynamo_exc
-from torch._dynamo.eval_frame import OptimizedModule
 
 from .budget import Budget
 from .costs import CostTable, MeasuredCosts
-from .errors import FxmemError, TraceError
+from .errors import FxmemError
+from .fitted import ExampleInputs, FittedModule, fit
 from .pipeline import Options
-from .plan import Plan
-from .report import Report
 from .residents import count_residents
-from .session import OverBudget, Session
-
-# A plan that measures over budget is made anew with the excess held back; twice is rare.
-_MOST_PLANS = 4
-
-ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
-
-
-class FittedModule(OptimizedModule):
-    """What `optimize` returns: torch's own optimised module, with a plan."""
-
-    @property
-    def plan(self) -> Plan | None:
-        """The plan in use; None before the first call."""
-        return self._fxmem_session.plan
-
-    def finish_watch(self) -> None:
-        """Stop recording the allocator, if the last step was recorded."""
-        self._fxmem_session.watch.finish()
-
-    def report(self) -> Report:
-        """Plan and measurement side by side."""
-        self.finish_watch()
-        return Report(tuple((s.plan, s.measured) for s in self._fxmem_session.steps))
-
-    @property
-    def _fxmem_session(self) -> Session:
-        return self.__dict__["_fxmem"]
-
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        session = self._fxmem_session
-        session.watch.finish()
-        for _ in range(_MOST_PLANS):
-            if session.stale:
-                _compile_into(self, session)
-            try:
-                return self._call(*args, **kwargs)
-            except OverBudget:
-                continue
-        raise FxmemError(
-            f"the step measured over budget with {_MOST_PLANS} plans in a row; the allocator "
-            "takes more than the plan predicts. Give a larger budget, and report this model."
-        )
-
-    def _call(self, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return super().__call__(*args, **kwargs)
-        except dynamo_exc.BackendCompilerFailed as error:
-            if isinstance(error.inner_exception, FxmemError):
-                raise error.inner_exception.with_traceback(None) from None
-            raise
-        except dynamo_exc.TorchDynamoException as error:
-            raise TraceError(
-                f"torch.compile could not capture the module as one graph. {error}\n"
-                "Move what it names out of the forward, or train that part without fxmem."
-            ) from error
+from .session import Session
 
 
 def optimize(
@@ -148,43 +90,10 @@ def optimize(
     def residents(inputs: Sequence[Any]) -> int:
         return count_residents(model, list(inputs), optimizer).total
 
-    fitted = _compile_into(None, Session(options, residents, backend), model)
+    fitted = fit(model, Session(options, residents, backend))
     if example_inputs is not None:
-        _rehearse(fitted, example_inputs)
+        fitted.rehearse(example_inputs)
     return fitted
-
-
-def _compile_into(
-    fitted: FittedModule | None, session: Session, model: torch.nn.Module | None = None
-) -> FittedModule:
-    """Compile ``model`` (again) with a backend that Dynamo has not seen, so that it retraces."""
-    session.stale = False
-    module = fitted._orig_mod if fitted is not None else model
-
-    def fxmem_backend(graph: Any, inputs: Any) -> Any:
-        return session.backend(graph, inputs)
-
-    compiled = torch.compile(module, backend=fxmem_backend, dynamic=False, fullgraph=True)
-    if fitted is None:
-        object.__setattr__(compiled, "__class__", FittedModule)
-        compiled.__dict__["_fxmem"] = session
-        return compiled  # type: ignore[return-value]
-    fitted.dynamo_ctx = compiled.dynamo_ctx
-    fitted._initialize()
-    return fitted
-
-
-def _rehearse(fitted: FittedModule, example_inputs: ExampleInputs) -> None:
-    session = fitted._fxmem_session
-    session.rehearsing = True
-    try:
-        with torch.enable_grad():
-            if isinstance(example_inputs, Mapping):
-                fitted(**example_inputs)
-            else:
-                fitted(*example_inputs)
-    finally:
-        session.rehearsing = False
 
 
 def _cost_table(

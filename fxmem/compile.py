@@ -10,6 +10,16 @@ import torch
 import torch.fx as fx
 from torch._ops import OpOverload
 
+aten = torch.ops.aten
+
+# Reduced to a scalar, these still lie in a storage of their input's size (read in 2.13, CPU).
+_OVERSIZED = {
+    aten.mse_loss.default,
+    aten.smooth_l1_loss.default,
+    aten.soft_margin_loss.default,
+    aten.binary_cross_entropy.default,
+}
+
 
 def boxed(module: fx.GraphModule) -> Callable[[list[Any]], tuple[Any, ...]]:
     """Compile ``module`` to a function of one list, which it empties.
@@ -81,7 +91,13 @@ def _call(node: fx.Node, names: dict[str, Any]) -> str:
     function = _bind(target, names, "op")
     parts = [_text(a, names) for a in node.args]
     parts += [f"{key}={_text(value, names)}" for key, value in node.kwargs.items()]
-    return f"{function}({', '.join(parts)})"
+    call = f"{function}({', '.join(parts)})"
+    return f"{call}.clone()" if _is_oversized(node) else call
+
+
+def _is_oversized(node: fx.Node) -> bool:
+    value = node.meta.get("val")
+    return node.target in _OVERSIZED and isinstance(value, torch.Tensor) and value.dim() == 0
 
 
 def _text(value: Any, names: dict[str, Any]) -> str:

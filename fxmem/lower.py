@@ -19,10 +19,15 @@ _SCALAR_BYTES = 8
 
 @dataclass(frozen=True)
 class Lowered:
-    """A problem, and the node that each of its operators stands for (None: the turn)."""
+    """A problem, and the node that each of its operators stands for (None: the turn).
+
+    ``aside_bytes`` is room for what the problem leaves out: generator states of replayed draws
+    (5,056 bytes each on the CPU) and copies of inputs that the step overwrites.
+    """
 
     problem: RematProblem
     operators: tuple[fx.Node | None, ...]
+    aside_bytes: int = 0
 
     def read(self, sequence: Sequence[int]) -> list[fx.Node | None]:
         """A schedule in the graph's own nodes."""
@@ -79,7 +84,9 @@ def lower(
         names=tuple(n.name if n else "turn" for n in order),
         storage_names=tuple(n.name for n in storages.made_by),
     )
-    return Lowered(problem, tuple(order))
+    states = 5056 * (len(problem.ordered) + 3) if problem.ordered else 0
+    copies = sum(storages.size[s] for s in trace.storages_of(trace.overwritten))
+    return Lowered(problem, tuple(order), states + copies)
 
 
 def _with_turn(trace: StepTrace) -> list[fx.Node | None]:

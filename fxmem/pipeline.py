@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 import torch.fx as fx
-from torch._guards import TracingContext
 
 from .budget import Budget
 from .costs import Cost, CostTable, operator_key
@@ -23,7 +22,7 @@ from .passes.verify import verify_layout, verify_split
 from .plan import Decision, Keep, Plan, Recompute
 from .simulate import Simulation, simulate
 from .solvers.remat import RematSolution, replay, solve
-from .trace import StepTrace, trace_joint
+from .trace import StepTrace, trace_joint, written_inputs
 
 
 @dataclass(frozen=True)
@@ -115,15 +114,14 @@ def plan_step(
     plan = make_plan(trace, lowered, solution, simulation, budget, baseline, options)
     options.tell("planned", plan=plan)
     tangents = tuple(n.meta["val"] for n in trace.tangents)
-    return PlannedStep(
-        graphs, plan, trace.device(), forward_outputs, _written_inputs(trace), tangents
-    )
+    return PlannedStep(graphs, plan, trace.device(), forward_outputs, written_inputs(), tangents)
 
 
 def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> RematSolution:
     """Solve, or say what stands in the way."""
     problem = lowered.problem
-    limit = None if budget is None else budget - options.reserve_bytes - _state_bytes(problem)
+    held_back = options.reserve_bytes + lowered.aside_bytes
+    limit = None if budget is None else max(0, budget - held_back)
 
     def tell(seconds: float, time: int, peak: int, bound: int) -> None:
         options.tell("solve", seconds=seconds, time=time, peak=peak, bound=bound)
@@ -139,13 +137,8 @@ def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> Rem
     if solution.status in ("optimal", "feasible"):
         return solution
     assert budget is not None and limit is not None
-    minimum = solution.peak + (budget - limit) if solution.sequence else None
+    minimum = solution.peak + held_back if solution.sequence else None
     raise InfeasibleBudget(budget, minimum, blockers(lowered, solution))
-
-
-def _state_bytes(problem: Any) -> int:
-    """Room for the generator states that replayed random draws keep (5,056 bytes on the CPU)."""
-    return 5056 * (len(problem.ordered) + 3) if problem.ordered else 0
 
 
 def blockers(lowered: Lowered, solution: RematSolution) -> tuple[tuple[str, int], ...]:
@@ -165,7 +158,9 @@ def blockers(lowered: Lowered, solution: RematSolution) -> tuple[tuple[str, int]
 
 def rewrite(trace: StepTrace, order: Sequence[fx.Node | None], overwrite: bool) -> SplitStep:
     """The passes, in order; each gives a new graph, and each result is verified."""
-    laid_out = recompute(trace.joint, trace.storages, trace.forward_outputs, order)
+    laid_out = recompute(
+        trace.joint, trace.storages, trace.forward_outputs, order, trace.overwritten
+    )
     verify_layout(trace.joint, laid_out)
     if overwrite:
         laid_out = reuse(laid_out)
@@ -242,12 +237,3 @@ def graph_hash(trace: StepTrace) -> str:
         wiring = [number[a] for a in node.all_input_nodes]
         digest.update(f"{i}:{node.op}:{operator_key(node)}:{wiring}\n".encode())
     return digest.hexdigest()[:16]
-
-
-def _written_inputs(trace: StepTrace) -> tuple[int, ...]:
-    context = TracingContext.try_get()
-    if not trace.written_back or context is None or context.fw_metadata is None:
-        return ()
-    return tuple(context.fw_metadata.mutated_inp_runtime_indices)
-
-

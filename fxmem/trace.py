@@ -29,12 +29,15 @@ class StepTrace:
     written_back : int
         How many of those, at the front, are new values of mutated inputs: they are copied
         back at the end of the forward part and then freed.
+    overwritten : tuple of fx.Node
+        The placeholders of those inputs: what runs in the backward part finds new values there.
     """
 
     joint: fx.GraphModule
     storages: StorageMap
     forward_outputs: int
     written_back: int
+    overwritten: tuple[fx.Node, ...] = ()
 
     @property
     def outputs(self) -> tuple[fx.Node | None, ...]:
@@ -102,10 +105,15 @@ def trace_joint(joint: fx.GraphModule, forward_outputs: int) -> StepTrace:
                 "or pad the inputs to a fixed shape."
             )
     simple = simplify(joint)
-    return StepTrace(simple, map_storages(simple.graph), forward_outputs, _written_back())
+    written = written_inputs()
+    sources = [n for n in simple.graph.nodes if n.op == "placeholder"]
+    overwritten = tuple(sources[i] for i in written)
+    storages = map_storages(simple.graph)
+    return StepTrace(simple, storages, forward_outputs, len(written), overwritten)
 
 
-def _written_back() -> int:
+def written_inputs() -> tuple[int, ...]:
+    """Positions of the step's inputs that AOTAutograd writes to after the forward part."""
     context = TracingContext.try_get()
     metadata = context.fw_metadata if context else None
-    return metadata.num_mutated_inp_runtime_indices if metadata else 0
+    return tuple(metadata.mutated_inp_runtime_indices) if metadata else ()

@@ -1,1 +1,5 @@
-"""Pictures of plans; reads them, changes nothing; installed as fxmem.visualize."""
+"""Pictures of plans and of measured steps; reads them, changes nothing."""
+
+from .memory import plot_plan, plot_steps
+
+__all__ = ["plot_plan", "plot_steps"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -18,6 +19,9 @@ from .table import Cost, CostFile, operator_key
 
 _REPEATS = 5
 _ENOUGH_SECONDS = 0.03
+
+Fill = Callable[[torch.Tensor], torch.Tensor]
+log = logging.getLogger("fxmem")
 
 
 class MeasuredCosts:
@@ -74,17 +78,22 @@ class MeasuredCosts:
 
 
 def measure_call(node: fx.Node, device: torch.device) -> Cost:
-    """Run one call on made-up arguments: least seconds (a busy machine only adds), and bytes beyond the outputs."""
-    target = node.target
-    assert callable(target)
-    args, kwargs = materialise((node.args, node.kwargs))
+    """Run one call on made-up arguments, for its least seconds and its bytes beyond the outputs.
 
-    def call() -> Any:
-        return target(*args, **kwargs)
-
+    The least, because a busy machine only adds. An operator that takes none of our arguments
+    counts as free; what it really takes is learnt when the step is proved.
+    """
     synchronize = torch.cuda.synchronize if device.type == "cuda" else _nothing
-    call()  # the first call may compile, tune or load a library
-    synchronize()
+    for fill in (torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.zero_):
+        call = _call(node, fill)
+        try:
+            call()  # the first call may compile, tune or load a library
+            synchronize()
+            break
+        except RuntimeError as error:  # some take probabilities only, or positive values
+            log.debug("%s refuses made-up arguments: %s", node.target, error)
+    else:
+        return Cost(0.0, 0)
     seconds: list[float] = []
     while len(seconds) < _REPEATS and (len(seconds) < 3 or sum(seconds) < _ENOUGH_SECONDS):
         start = time.perf_counter()
@@ -96,6 +105,13 @@ def measure_call(node: fx.Node, device: torch.device) -> Cost:
     return Cost(min(seconds), max(0, peak - output_bytes(node)))
 
 
+def _call(node: fx.Node, fill: Fill) -> Callable[[], Any]:
+    target = node.target
+    assert callable(target)
+    args, kwargs = materialise((node.args, node.kwargs), fill)
+    return lambda: target(*args, **kwargs)
+
+
 def output_bytes(node: fx.Node) -> int:
     """Bytes of the storages that the node makes."""
     graph = node.graph
@@ -105,20 +121,20 @@ def output_bytes(node: fx.Node) -> int:
     return sum(storages.size[s] for s in storages.made_at(node))
 
 
-def materialise(value: Any) -> Any:
-    """Real arguments in place of nodes: random floats, and zeros where values are indices."""
+def materialise(value: Any, fill: Fill = torch.Tensor.normal_) -> Any:
+    """Real arguments in place of nodes: ``fill`` for floats, zeros where values are indices."""
     made: dict[fx.Node, torch.Tensor] = {}
 
     def real(node: fx.Node) -> Any:
         if node not in made:
             fake = node.meta["val"]
-            made[node] = _fill(fake) if isinstance(fake, torch.Tensor) else fake
+            made[node] = _fill(fake, fill) if isinstance(fake, torch.Tensor) else fake
         return made[node]
 
     return fx.map_arg(value, real)
 
 
-def _fill(fake: torch.Tensor) -> torch.Tensor:
+def _fill(fake: torch.Tensor, fill: Fill) -> torch.Tensor:
     """A tensor of the fake one's layout; expanded dimensions share memory as they do there."""
     if fake.layout is not torch.strided or fake.numel() == 0:
         return torch.zeros(fake.shape, dtype=fake.dtype, layout=fake.layout, device=fake.device)
@@ -126,7 +142,7 @@ def _fill(fake: torch.Tensor) -> torch.Tensor:
     extent = 1 + sum((size - 1) * stride for size, stride in pairs)
     flat = torch.zeros(extent, dtype=fake.dtype, device=fake.device)
     if fake.dtype.is_floating_point or fake.dtype.is_complex:
-        flat.normal_()
+        fill(flat)
     return flat.as_strided(fake.shape, fake.stride())
 
 

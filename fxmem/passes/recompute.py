@@ -13,6 +13,7 @@ from ..runtime.random import replay, rng_state, turn
 from ..storages import StorageMap, is_item, is_random, is_view
 
 TURN = "turn"
+aten = torch.ops.aten
 
 
 def recompute(
@@ -20,6 +21,7 @@ def recompute(
     storages: StorageMap,
     forward_outputs: int,
     sequence: Sequence[fx.Node | None],
+    overwritten: Sequence[fx.Node] = (),
 ) -> fx.GraphModule:
     """Return a new joint graph whose operators run in the order of ``sequence``.
 
@@ -35,6 +37,9 @@ def recompute(
         Operators of ``joint``, some more than once; None stands for the turn from
         forward to backward. Views are no operators: they are made anew from the
         latest copy of their storage just before each use.
+    overwritten : sequence of fx.Node
+        Placeholders that are written to once the forward part is over; what runs after the
+        turn reads a copy of their old values.
 
     Returns
     -------
@@ -49,6 +54,7 @@ def recompute(
     assert isinstance(outputs, (list, tuple))
     for node in sequence:
         if node is None:
+            layout.keep_values(overwritten)
             layout.add_turn(outputs[:forward_outputs])
         else:
             layout.add_operator(node)
@@ -68,6 +74,7 @@ class _Layout:
         self.views: dict[fx.Node, fx.Node] = {}
         self.states: dict[fx.Node, fx.Node] = {}
         self.left: tuple[Any, ...] = ()
+        self.kept: dict[fx.Node, fx.Node] = {}
         runs: dict[fx.Node, int] = {}
         for node in sequence:
             if node is not None:
@@ -85,11 +92,19 @@ class _Layout:
     def add_source(self, node: fx.Node) -> None:
         self.latest[node] = self.graph.node_copy(node, self.value)
 
+    def keep_values(self, overwritten: Sequence[fx.Node]) -> None:
+        """Copy inputs whose values change at the turn; copies that nobody reads are dropped."""
+        for node in overwritten:
+            copy = self.graph.call_function(aten.clone.default, (self.latest[node],))
+            copy.meta.update(val=node.meta["val"], of=node.name)
+            self.kept[node] = copy
+
     def add_turn(self, forward_outputs: Sequence[Any]) -> None:
         self.left = tuple(fx.map_arg(list(forward_outputs), self.value))
         marked = tuple(v for v in self.left if isinstance(v, fx.Node))
         self.graph.call_function(turn, marked).meta["of"] = TURN
         self.views.clear()
+        self.latest.update(self.kept)
 
     def add_operator(self, node: fx.Node) -> None:
         again = node in self.latest

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-
 import torch.fx as fx
 from torch._ops import OpOverload
 
@@ -45,6 +44,9 @@ def _verify_arguments(original: dict[str, fx.Node], laid_out: fx.GraphModule) ->
         if node.op != "call_function" or node.target in (turn, rng_state):
             continue
         source = original.get(str(node.meta.get("of", "")))
+        if source is not None and source.op == "placeholder":  # a copy of its old value
+            of[node] = of[node.all_input_nodes[0]]
+            continue
         args = node.args[3:] if node.target is replay else node.args
         if source is None:
             source = _matching_view(node, of)
@@ -118,5 +120,3 @@ def _where(node: fx.Node) -> str:
     """The node with its neighbours, for messages."""
     lines = [node.prev.prev, node.prev, node, node.next]
     return "\n".join(f"  {n.format_node()}" for n in lines if n.op != "root")
-
-

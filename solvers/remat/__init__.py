@@ -1,0 +1,17 @@
+"""Rematerialisation: which values to keep or recompute, and in which order."""
+
+from .auto import SOLVERS, least_peak, solve
+from .check import ScheduleError, check, replay
+from .problem import RematProblem
+from .solution import RematSolution
+
+__all__ = [
+    "SOLVERS",
+    "RematProblem",
+    "RematSolution",
+    "ScheduleError",
+    "check",
+    "least_peak",
+    "replay",
+    "solve",
+]

@@ -19,23 +19,25 @@ from .moves import (
     try_move,
     window,
 )
-from .state import BUDGET, LENGTH, OVER, TIME, State, last_use, run_after, run_before
+from .state import LENGTH, OVER, TIME, USELESS, State, last_use, run_after, run_before
 
-TRAIL = 64  # changes in one compound move
+TRAIL = 64  # changes in one compound move; row TRAIL of a trail holds their number
 INSERT, DELETE, MOVE = range(3)
 # Entries of the record of a run.
 BEST_TIME, BEST_LENGTH, BEST_OVER, FOUND, TRIED, FEASIBLE = range(6)
 
 
 @njit(cache=True, nogil=True)
-def _undo(a: Arrays, st: State, trail: np.ndarray, depth: int, out: np.ndarray) -> None:
+def undo(a: Arrays, st: State, trail: np.ndarray, depth: int, out: np.ndarray) -> None:
     for i in range(depth - 1, -1, -1):
         kind, v, p, q = trail[i]
         if kind == INSERT:
             try_delete(a, st, p, out)
             do_delete(a, st, p, out)
         elif kind == DELETE:
-            try_insert(a, st, v, p, out, True)
+            st.meta[USELESS] = 1
+            try_insert(a, st, v, p, out)
+            st.meta[USELESS] = 0
             do_insert(a, st, v, p, out)
         else:
             try_move(a, st, q, p, out)
@@ -43,21 +45,22 @@ def _undo(a: Arrays, st: State, trail: np.ndarray, depth: int, out: np.ndarray) 
 
 
 @njit(cache=True, nogil=True)
-def _insert_chain(
+def insert_chain(
     a: Arrays, st: State, v: int, p: int, share: float, fixed: bool, trail: np.ndarray
 ) -> int:
     """Insert ``v`` before ``p`` and, by chance, those of its inputs that died before ``p``.
 
-    Returns the number of changes made; 0 if the first is not possible.
+    The changes are noted at the end of ``trail``. Returns how many it holds then.
     """
     out = np.zeros(2, np.int64)
-    if (fixed or a.rank[v] >= 0) and st.runs[v, 0] >= p:
-        return 0
+    base = trail[TRAIL, 0]
+    if (fixed or a.op[v].rank >= 0) and st.runs[v, 0] >= p:
+        return base
     if not try_insert(a, st, v, p, out):
-        return 0
+        return base
     do_insert(a, st, v, p, out)
-    trail[0, 0], trail[0, 1], trail[0, 2] = INSERT, v, p
-    depth, todo = 1, 0
+    trail[base, 0], trail[base, 1], trail[base, 2] = INSERT, v, p
+    depth = base + 1
     place = p
     pending = np.empty(TRAIL, np.int64)
     pending[0] = v
@@ -67,9 +70,9 @@ def _insert_chain(
     while todo > 0 and depth < len(trail) - 1:
         todo -= 1
         reader = pending[todo]
-        for k in range(a.reads_at[reader], a.reads_at[reader + 1]):
-            s = a.reads[k]
-            w = a.writer[s]
+        for k in range(a.op[reader].reads_at, a.op[reader].reads_end):
+            s = a.rows[k]
+            w = a.storage[s].writer
             if depth >= len(trail) - 1 or todo >= TRAIL - 1 or np.random.random() > share:
                 continue
             made = run_before(st, w, place)
@@ -78,7 +81,7 @@ def _insert_chain(
             # Still alive at p for another reader beyond the chain: nothing to gain.
             idle = last_use(a, st, s, made, place, -1)
             beyond = last_use(a, st, s, made, run_after(st, w, place - 1), -1)
-            if beyond >= place + depth or place - idle < 8:
+            if beyond >= place + depth - base or place - idle < 8:
                 continue
             if not try_insert(a, st, w, place, out):
                 continue
@@ -87,6 +90,7 @@ def _insert_chain(
             depth += 1
             pending[todo] = w
             todo += 1
+    trail[TRAIL, 0] = depth
     return depth
 
 
@@ -94,7 +98,7 @@ def _insert_chain(
 def _delete_chain(a: Arrays, st: State, p: int, fixed: bool, trail: np.ndarray) -> int:
     """Delete step ``p`` and then every repeated run that only served it."""
     out = np.zeros(2, np.int64)
-    v = st.seq[p]
+    v = st.step[p].seq
     if fixed and st.runs[v, 0] == p:
         return 0
     if not try_delete(a, st, p, out):
@@ -105,22 +109,23 @@ def _delete_chain(a: Arrays, st: State, p: int, fixed: bool, trail: np.ndarray) 
     while i < depth and depth < len(trail) - 1:
         reader, at = trail[i, 1], trail[i, 2]
         i += 1
-        for k in range(a.reads_at[reader], a.reads_at[reader + 1]):
-            w = a.writer[a.reads[k]]
+        for k in range(a.op[reader].reads_at, a.op[reader].reads_end):
+            w = a.storage[a.rows[k]].writer
             made = run_before(st, w, at)
-            if made < 0 or st.count[w] < 2 or depth >= TRAIL:
+            if made < 0 or st.count[w] < 2 or depth >= TRAIL - 1:
                 continue
             if fixed and st.runs[w, 0] == made:
                 continue
             dead = True
-            for j in range(a.writes_at[w], a.writes_at[w + 1]):
-                s = a.writes[j]
+            for j in range(a.op[w].writes_at, a.op[w].writes_end):
+                s = a.rows[j]
                 dead = dead and last_use(a, st, s, made, run_after(st, w, made), -1) == made
             if dead and try_delete(a, st, made, out):
                 do_delete(a, st, made, out)
                 trail[depth, 0], trail[depth, 1], trail[depth, 2] = DELETE, w, made
                 depth += 1
                 at -= 1
+    trail[TRAIL, 0] = depth
     return depth
 
 
@@ -130,7 +135,7 @@ def _crowded(a: Arrays, st: State, tries: int) -> int:
     best, most = 0, -1
     for _ in range(tries):
         x = np.random.randint(st.meta[LENGTH])
-        during = st.gap[x] + a.extra[st.seq[x]] - st.saved[x]
+        during = st.step[x].gap + a.op[st.step[x].seq].extra - st.step[x].saved
         if during > most:
             best, most = x, during
     return best
@@ -140,10 +145,10 @@ def _crowded(a: Arrays, st: State, tries: int) -> int:
 def _relieve(a: Arrays, st: State) -> tuple[int, int]:
     """``(v, p)``: running ``v`` before ``p`` frees bytes at some crowded step; v = -1: none."""
     x = _crowded(a, st, 6)
-    for _ in range(12 if len(a.size) else 0):
-        s = np.random.randint(len(a.size))
-        w = a.writer[s]
-        if w < 0 or a.single[w] or a.size[s] == 0:
+    for _ in range(12 if len(a.storage) else 0):
+        s = np.random.randint(len(a.storage))
+        w = a.storage[s].writer
+        if w < 0 or a.op[w].single or a.storage[s].size == 0:
             continue
         c = run_before(st, w, x)
         if c < 0:
@@ -154,8 +159,8 @@ def _relieve(a: Arrays, st: State) -> tuple[int, int]:
             continue
         first = st.meta[LENGTH]
         used = False
-        for k in range(a.readers_at[s], a.readers_at[s + 1]):
-            q = run_after(st, a.readers[k], x - 1)
+        for k in range(a.storage[s].readers_at, a.storage[s].readers_end):
+            q = run_after(st, a.rows[k], x - 1)
             used = used or q == x
             first = min(first, q)
         if not used and first < st.meta[LENGTH]:
@@ -229,12 +234,12 @@ def anneal(
         length = st.meta[LENGTH]
         time, over = st.meta[TIME], st.meta[OVER]
         kind = np.random.random()
-        depth = 0
+        depth = trail[TRAIL, 0] = 0
         simple = -1
         v = p = q = 0
         if kind < 0.40:
             p = np.random.randint(length)
-            v = st.seq[p]
+            v = st.step[p].seq
             if fixed and st.runs[v, 0] == p:
                 continue
             window(a, st, p, out)
@@ -249,20 +254,20 @@ def anneal(
                     continue
             else:
                 p = np.random.randint(length)
-                v = st.seq[p]
-                reads = a.reads_at[v + 1] - a.reads_at[v]
+                v = st.step[p].seq
+                reads = a.op[v].reads_end - a.op[v].reads_at
                 if reads == 0:
                     continue
-                v = a.writer[a.reads[a.reads_at[v] + np.random.randint(reads)]]
+                v = a.storage[a.rows[a.op[v].reads_at + np.random.randint(reads)]].writer
                 if np.random.random() < 0.3:
                     c = run_before(st, v, p)
                     p = np.random.randint(c + 1, p + 1)
             if np.random.random() < 0.5:
-                depth = _insert_chain(a, st, v, p, 0.8, fixed, trail)
+                depth = insert_chain(a, st, v, p, 0.8, fixed, trail)
                 if depth == 0:
                     continue
             else:
-                if (fixed or a.rank[v] >= 0) and st.runs[v, 0] >= p:
+                if (fixed or a.op[v].rank >= 0) and st.runs[v, 0] >= p:
                     continue
                 if not try_insert(a, st, v, p, out):
                     continue
@@ -271,13 +276,13 @@ def anneal(
             found = False
             for _ in range(12):
                 p = np.random.randint(length)
-                if st.count[st.seq[p]] > 1:
+                if st.count[st.step[p].seq] > 1:
                     found = True
                     break
             if not found:
                 continue
             if kind < 0.85:
-                v = st.seq[p]
+                v = st.step[p].seq
                 if fixed and st.runs[v, 0] == p:
                     continue
                 if not try_delete(a, st, p, out):
@@ -290,7 +295,7 @@ def anneal(
                 if kind > 0.93 and depth < TRAIL // 2:
                     v, p = _relieve(a, st)
                     if v >= 0:
-                        depth += _insert_chain(a, st, v, p, 0.8, fixed, trail[depth:])
+                        depth = insert_chain(a, st, v, p, 0.8, fixed, trail)
         if simple >= 0:
             cost = alpha * out[0] + weight * out[1]
         else:
@@ -306,7 +311,8 @@ def anneal(
                 inside += 1
                 if record[BEST_TIME] < 0 or st.meta[TIME] < record[BEST_TIME]:
                     record[BEST_TIME], record[BEST_LENGTH] = st.meta[TIME], st.meta[LENGTH]
-                    best[: st.meta[LENGTH]] = st.seq[: st.meta[LENGTH]]
+                    for x in range(st.meta[LENGTH]):
+                        best[x] = st.step[x].seq
                     record[FOUND] += 1
                 if stop_at_feasible:
                     return weight
@@ -315,7 +321,7 @@ def anneal(
             if st.meta[OVER] == 0:
                 inside += 1
         else:
-            _undo(a, st, trail, depth, out)
+            undo(a, st, trail, depth, out)
             if st.meta[OVER] == 0:
                 inside += 1
     return weight

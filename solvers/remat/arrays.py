@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import numpy as np
@@ -14,102 +14,84 @@ from .problem import RematProblem
 MOST_REUSE = 60
 
 
+ROWS = ("reads", "writes", "reuse")
+OPERATOR = np.dtype(
+    [(name, np.int64) for name in ("time", "extra", "gain", "single", "rank")]
+    + [(row + end, np.int64) for row in ROWS for end in ("_at", "_end")],
+    align=True,
+)
+STORAGE = np.dtype(
+    [(name, np.int64) for name in ("size", "writer", "keep", "readers_at", "readers_end")],
+    align=True,
+)
+
+
 class Arrays(NamedTuple):
-    """Compressed rows: row ``v`` of ``x`` is ``x[x_at[v]:x_at[v + 1]]``.
+    """Records, so that numba passes few arguments and compiles in bearable time.
 
     Attributes
     ----------
-    time : int64[n]
-        Duration of each operator.
-    extra : int64[n]
-        Outputs and workspace of each operator in bytes: what it needs beyond its inputs.
-    gain : int64[n]
-        Bytes that the operator saves when it may overwrite one of ``reuse``.
-    size : int64[m]
-        Bytes of each storage.
-    writer : int64[m]
-        Operator that writes each storage, -1 for a resident.
-    keep : bool[m]
-        Storages whose last copy lives to the end.
-    single : bool[n]
-        Operators that run exactly once.
-    rank : int64[n]
-        Place in ``ordered``, -1 for an operator that is not there.
+    op : OPERATOR[n]
+        ``time``; ``extra``: bytes of outputs and workspace; ``gain``: bytes saved where one
+        of ``reuse`` may be overwritten; ``single``: runs exactly once; ``rank``: place in
+        ``ordered``, -1 if not there; ``reads_at``, ``reads_end`` and so on: where its
+        storages stand in ``rows``. Residents are left out; of ``reuse`` only what the
+        operator reads, at matching size, is there.
+    storage : STORAGE[m]
+        ``size`` in bytes; ``writer``, -1 for a resident; ``keep``: its last copy lives to the
+        end; ``readers_at``, ``readers_end``: its readers in ``rows``.
+    rows : int64[...]
+        All lists, one after the other.
     turn : int
         The turn, -1 where there is none.
     resident : int
         Bytes held throughout.
-    reads, writes, reuse : rows of storages for each operator
-        Residents are left out; of ``reuse`` only what an operator reads, at matching size.
-    readers : rows of operators for each storage
     """
 
-    time: np.ndarray
-    extra: np.ndarray
-    gain: np.ndarray
-    size: np.ndarray
-    writer: np.ndarray
-    keep: np.ndarray
-    single: np.ndarray
-    rank: np.ndarray
+    op: np.ndarray
+    storage: np.ndarray
+    rows: np.ndarray
     turn: int
     resident: int
-    reads_at: np.ndarray
-    reads: np.ndarray
-    writes_at: np.ndarray
-    writes: np.ndarray
-    reuse_at: np.ndarray
-    reuse: np.ndarray
-    readers_at: np.ndarray
-    readers: np.ndarray
 
 
-def rows(lists: Iterable[Sequence[int]]) -> tuple[np.ndarray, np.ndarray]:
-    """Pack lists into ``(start of each row, all entries)``."""
-    lists = list(lists)
-    at = np.zeros(len(lists) + 1, np.int64)
-    np.cumsum([len(row) for row in lists], out=at[1:])
-    return at, np.array([x for row in lists for x in row], np.int64)
+def _append(rows: list[int], table: np.ndarray, name: str, lists: Sequence[Sequence[int]]) -> None:
+    for i, entries in enumerate(lists):
+        table[name + "_at"][i] = len(rows)
+        rows.extend(entries)
+        table[name + "_end"][i] = len(rows)
 
 
 def flatten(problem: RematProblem) -> Arrays:
     """The arrays of ``problem``."""
-    count, writer = problem.count, problem.writer
+    count, writer, size = problem.count, problem.writer, problem.size
     reads = [tuple(dict.fromkeys(s for s in row if writer[s] >= 0)) for row in problem.reads]
     reuse: list[list[int]] = []
     for v in range(count):
-        first = problem.size[problem.writes[v][0]] if problem.writes[v] else -1
+        first = size[problem.writes[v][0]] if problem.writes[v] else -1
         held = set(reads[v])
-        fits = [s for s in problem.reuse[v] if s in held and problem.size[s] == first]
+        fits = [s for s in problem.reuse[v] if s in held and size[s] == first]
         reuse.append(fits[:MOST_REUSE])
-    readers: list[list[int]] = [[] for _ in problem.size]
+    readers: list[list[int]] = [[] for _ in size]
     for v, row in enumerate(reads):
         for s in row:
             readers[s].append(v)
-    extra = [sum(problem.size[s] for s in problem.writes[v]) for v in range(count)]
-    gain = [problem.size[problem.writes[v][0]] if reuse[v] else 0 for v in range(count)]
-    rank = np.full(count, -1, np.int64)
+    op, storage = np.zeros(count, OPERATOR), np.zeros(len(size), STORAGE)
+    for v in range(count):
+        outputs = sum(size[s] for s in problem.writes[v])
+        op["extra"][v] = outputs + problem.workspace[v]
+        op["gain"][v] = size[problem.writes[v][0]] if reuse[v] else 0
+        op["single"][v] = v in problem.once or v == problem.turn
+    op["time"] = problem.time
+    op["rank"] = -1
     for place, v in enumerate(problem.ordered):
-        rank[v] = place
-    keep = np.zeros(len(problem.size), np.bool_)
-    keep[[s for s in problem.keep if writer[s] >= 0]] = True
-    single = np.zeros(count, np.bool_)
-    single[list(problem.once)] = True
-    if problem.turn is not None:
-        single[problem.turn] = True
-    return Arrays(
-        np.array(problem.time, np.int64),
-        np.array(extra, np.int64) + np.array(problem.workspace, np.int64),
-        np.array(gain, np.int64),
-        np.array(problem.size, np.int64),
-        np.array(writer, np.int64),
-        keep,
-        single,
-        rank,
-        -1 if problem.turn is None else problem.turn,
-        problem.resident_bytes,
-        *rows(reads),
-        *rows(problem.writes),
-        *rows(reuse),
-        *rows(readers),
-    )
+        op["rank"][v] = place
+    storage["size"], storage["writer"] = size, writer
+    for s in problem.keep:
+        storage["keep"][s] = writer[s] >= 0
+    rows: list[int] = []
+    for name, lists in zip(ROWS, (reads, problem.writes, reuse), strict=True):
+        _append(rows, op, name, lists)
+    _append(rows, storage, "readers", readers)
+    turn = -1 if problem.turn is None else problem.turn
+    return Arrays(op, storage, np.array(rows, np.int64), turn, problem.resident_bytes)

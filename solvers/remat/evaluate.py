@@ -16,19 +16,20 @@ def free_inputs(a: Arrays, seq: np.ndarray) -> np.ndarray:
     """Bit ``k`` of entry ``p``: the ``k``-th reusable input of step ``p`` may be overwritten
     as far as the turn is concerned (it was not made before the turn and read after it).
     """
-    free = np.full(len(seq), -1, np.int64)
-    late = np.zeros(len(a.size), np.bool_)
+    free = np.empty(len(seq), np.int64)
+    late = np.zeros(len(a.storage), np.bool_)
     passed = False
     for p in range(len(seq)):
         v = seq[p]
+        free[p] = -1
         if passed:
-            for k in range(a.reuse_at[v], a.reuse_at[v + 1]):
-                if not late[a.reuse[k]]:
-                    free[p] &= ~(1 << (k - a.reuse_at[v]))
+            for k in range(a.op[v].reuse_at, a.op[v].reuse_end):
+                if not late[a.rows[k]]:
+                    free[p] &= ~(1 << (k - a.op[v].reuse_at))
         passed = passed or v == a.turn
         if passed:
-            for k in range(a.writes_at[v], a.writes_at[v + 1]):
-                late[a.writes[k]] = True
+            for k in range(a.op[v].writes_at, a.op[v].writes_end):
+                late[a.rows[k]] = True
     return free
 
 
@@ -53,30 +54,34 @@ def timeline(a: Arrays, seq: np.ndarray, gap: np.ndarray, saved: np.ndarray) -> 
         operator ``v``, ``gap[p] + extra[v] - saved[p]`` bytes are alive.
     """
     free = free_inputs(a, seq)
-    needed = a.keep.copy()  # is the copy that is current here read (or kept) later on?
+    needed = np.zeros(len(a.storage), np.bool_)  # is the copy that is current here read (or kept) later on?
     alive = a.resident
     for s in range(len(needed)):
-        if needed[s]:
-            alive += a.size[s]
+        if a.storage[s].keep:
+            needed[s] = True
+            alive += a.storage[s].size
     gap[len(seq)] = alive
     for p in range(len(seq) - 1, -1, -1):
         v = seq[p]
-        for k in range(a.writes_at[v], a.writes_at[v + 1]):
-            s = a.writes[k]
+        for k in range(a.op[v].writes_at, a.op[v].writes_end):
+            s = a.rows[k]
             if needed[s]:
                 needed[s] = False
-                alive -= a.size[s]
+                alive -= a.storage[s].size
         saved[p] = 0
-        for k in range(a.reuse_at[v], a.reuse_at[v + 1]):
-            if not needed[a.reuse[k]] and (free[p] >> (k - a.reuse_at[v])) & 1:
-                saved[p] = a.gain[v]
-        for k in range(a.reads_at[v], a.reads_at[v + 1]):
-            s = a.reads[k]
+        for k in range(a.op[v].reuse_at, a.op[v].reuse_end):
+            if not needed[a.rows[k]] and (free[p] >> (k - a.op[v].reuse_at)) & 1:
+                saved[p] = a.op[v].gain
+        for k in range(a.op[v].reads_at, a.op[v].reads_end):
+            s = a.rows[k]
             if not needed[s]:
                 needed[s] = True
-                alive += a.size[s]
+                alive += a.storage[s].size
         gap[p] = alive
-    return not needed.any()
+    for s in range(len(needed)):
+        if needed[s]:
+            return False
+    return True
 
 
 @njit(cache=True, nogil=True)
@@ -91,8 +96,8 @@ def evaluate(a: Arrays, seq: np.ndarray, budget: int) -> tuple[int, int, int]:
         return -1, 0, 0
     total, peak, over = 0, a.resident, 0
     for p in range(len(seq)):
-        during = gap[p] + a.extra[seq[p]] - saved[p]
-        total += a.time[seq[p]]
+        during = gap[p] + a.op[seq[p]].extra - saved[p]
+        total += a.op[seq[p]].time
         peak = max(peak, during)
         over += max(0, during - budget)
     return total, peak, over

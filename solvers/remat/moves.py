@@ -24,6 +24,7 @@ from .state import (
     POINTS,
     TIME,
     TURN,
+    USELESS,
     State,
     crosses,
     flag,
@@ -45,7 +46,8 @@ def _begin(st: State) -> None:
 def clear(st: State) -> None:
     """Forget the spans of the move that was tried last."""
     if st.meta[HIGH] >= 0:
-        st.diff[st.meta[LOW] : st.meta[HIGH] + 2] = 0
+        for x in range(st.meta[LOW], st.meta[HIGH] + 2):
+            st.step[x].diff = 0
         st.meta[LOW], st.meta[HIGH] = st.meta[LENGTH] + 1, -1
 
 
@@ -56,59 +58,59 @@ def _change(a: Arrays, st: State, own_old: int, own_new: int, skip: int) -> int:
     low, high = st.meta[LOW], st.meta[HIGH]
     total = max(0, own_new - budget) - max(0, own_old - budget)
     for i in range(st.meta[POINTS]):
-        x = st.point[i]
-        less = st.point_saved[i] - st.saved[x]
+        x = st.point[i].at
+        less = st.point[i].saved - st.step[x].saved
         if low <= x <= high and x != skip:
-            st.less[x] = less
+            st.step[x].less = less
         else:
-            before = st.gap[x] + a.extra[st.seq[x]] - st.saved[x] - budget
+            before = st.step[x].gap + a.op[st.step[x].seq].extra - st.step[x].saved - budget
             total += max(0, before - less) - max(0, before)
     add = 0
     for x in range(low, high + 1):
-        add += st.diff[x]
+        add += st.step[x].diff
         if x != skip:
-            before = st.gap[x] + a.extra[st.seq[x]] - st.saved[x] - budget
-            total += max(0, before + add - st.less[x]) - max(0, before)
+            before = st.step[x].gap + a.op[st.step[x].seq].extra - st.step[x].saved - budget
+            total += max(0, before + add - st.step[x].less) - max(0, before)
     for i in range(st.meta[POINTS]):
-        st.less[st.point[i]] = 0
+        st.step[st.point[i].at].less = 0
     return total
 
 
 @njit(cache=True, nogil=True)
 def _own_saved(a: Arrays, v: int, dying: int) -> int:
-    return a.gain[v] if dying else 0
+    return a.op[v].gain if dying else 0
 
 
 @njit(cache=True, nogil=True)
 def _reusable(a: Arrays, v: int, s: int) -> bool:
-    for k in range(a.reuse_at[v], a.reuse_at[v + 1]):
-        if a.reuse[k] == s:
+    for k in range(a.op[v].reuse_at, a.op[v].reuse_end):
+        if a.rows[k] == s:
             return True
     return False
 
 
 @njit(cache=True, nogil=True)
 def try_insert(
-    a: Arrays, st: State, v: int, p: int, out: np.ndarray, useless: bool = False
+    a: Arrays, st: State, v: int, p: int, out: np.ndarray
 ) -> bool:
     """One more run of ``v`` just before step ``p``.
 
-    Refused if nobody would read its outputs, unless ``useless``: that undoes a deletion.
+    Refused if nobody would read its outputs, unless ``meta[USELESS]``: that undoes a deletion.
     """
     _begin(st)
-    if a.single[v] or st.count[v] >= MOST_RUNS or st.meta[LENGTH] + 4 > len(st.seq):
+    if a.op[v].single or st.count[v] >= MOST_RUNS or st.meta[LENGTH] + 4 > len(st.step):
         return False
     c = run_before(st, v, p)
-    if c < 0 and not useless:
+    if c < 0 and st.meta[USELESS] == 0:
         return False
-    useful = useless
-    for k in range(a.writes_at[v], a.writes_at[v + 1]):
-        s = a.writes[k]
+    useful = st.meta[USELESS] == 1
+    for k in range(a.op[v].writes_at, a.op[v].writes_end):
+        s = a.rows[k]
         u = last_use(a, st, s, c, run_after(st, v, p - 1), -1)
         if u >= p:
             useful = True
             last = last_use(a, st, s, c, p, -1)
-            span(st, last + 1, p, -a.size[s])
+            span(st, last + 1, p, -a.storage[s].size)
             if last > c:
                 flag(st, s, last, not crosses(st, c, last))
             if u < st.meta[LENGTH]:
@@ -117,16 +119,16 @@ def try_insert(
         clear(st)
         return False
     dying = 0
-    for k in range(a.reads_at[v], a.reads_at[v + 1]):
-        s = a.reads[k]
-        w = a.writer[s]
+    for k in range(a.op[v].reads_at, a.op[v].reads_end):
+        s = a.rows[k]
+        w = a.storage[s].writer
         made = run_before(st, w, p)
         if made < 0:
             clear(st)
             return False
         u = last_use(a, st, s, made, run_after(st, w, p - 1), -1)
         if u < p:
-            span(st, u + 1, p, a.size[s])
+            span(st, u + 1, p, a.storage[s].size)
             if u > made:
                 flag(st, s, u, False)
             if not (made < st.meta[TURN] < p) and _reusable(a, v, s):
@@ -134,11 +136,11 @@ def try_insert(
     settle_points(a, st)
     add = 0
     for x in range(st.meta[LOW], p + 1):
-        add += st.diff[x]
-    st.meta[OWN_GAP] = st.gap[p] + add
+        add += st.step[x].diff
+    st.meta[OWN_GAP] = st.step[p].gap + add
     st.meta[OWN_SAVED] = _own_saved(a, v, dying)
-    during = st.meta[OWN_GAP] + a.extra[v] - st.meta[OWN_SAVED]
-    out[0] = a.time[v]
+    during = st.meta[OWN_GAP] + a.op[v].extra - st.meta[OWN_SAVED]
+    out[0] = a.op[v].time
     out[1] = _change(a, st, 0, during, p)
     return True
 
@@ -147,51 +149,51 @@ def try_insert(
 def try_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> bool:
     """Step ``p`` away; its readers turn to the copy before."""
     _begin(st)
-    v = st.seq[p]
-    if st.count[v] < 2 or (a.rank[v] >= 0 and st.runs[v, 0] == p):
+    v = st.step[p].seq
+    if st.count[v] < 2 or (a.op[v].rank >= 0 and st.runs[v, 0] == p):
         return False
     c = run_before(st, v, p)
     after = run_after(st, v, p)
-    for k in range(a.writes_at[v], a.writes_at[v + 1]):
-        s = a.writes[k]
+    for k in range(a.op[v].writes_at, a.op[v].writes_end):
+        s = a.rows[k]
         u = last_use(a, st, s, p, after, -1)
         if u > p:
             if c < 0:
                 clear(st)
                 return False
             last = last_use(a, st, s, c, p, -1)
-            span(st, last + 1, p, a.size[s])
+            span(st, last + 1, p, a.storage[s].size)
             if last > c:
                 flag(st, s, last, False)
             if u < st.meta[LENGTH]:
                 flag(st, s, u, not crosses(st, c, u))
-    for k in range(a.reads_at[v], a.reads_at[v + 1]):
-        s = a.reads[k]
-        w = a.writer[s]
+    for k in range(a.op[v].reads_at, a.op[v].reads_end):
+        s = a.rows[k]
+        w = a.storage[s].writer
         made, until = run_before(st, w, p), run_after(st, w, p)
         if last_use(a, st, s, made, until, -1) == p:
             last = last_use(a, st, s, made, until, p)
-            span(st, last + 1, p, -a.size[s])
+            span(st, last + 1, p, -a.storage[s].size)
             if last > made:
                 flag(st, s, last, not crosses(st, made, last))
     settle_points(a, st)
-    out[0] = -a.time[v]
-    out[1] = _change(a, st, st.gap[p] + a.extra[v] - st.saved[p], 0, p)
+    out[0] = -a.op[v].time
+    out[1] = _change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, 0, p)
     return True
 
 
 @njit(cache=True, nogil=True)
 def window(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     """First and last place that step ``p`` can take without any read changing its copy."""
-    v = st.seq[p]
+    v = st.step[p].seq
     low, high = run_before(st, v, p), min(st.meta[LENGTH], run_after(st, v, p))
-    for k in range(a.reads_at[v], a.reads_at[v + 1]):
-        w = a.writer[a.reads[k]]
+    for k in range(a.op[v].reads_at, a.op[v].reads_end):
+        w = a.storage[a.rows[k]].writer
         low, high = max(low, run_before(st, w, p)), min(high, run_after(st, w, p))
-    for k in range(a.writes_at[v], a.writes_at[v + 1]):
-        s = a.writes[k]
-        for i in range(a.readers_at[s], a.readers_at[s + 1]):
-            r = a.readers[i]
+    for k in range(a.op[v].writes_at, a.op[v].writes_end):
+        s = a.rows[k]
+        for i in range(a.storage[s].readers_at, a.storage[s].readers_end):
+            r = a.rows[i]
             low, high = max(low, run_before(st, r, p)), min(high, run_after(st, r, p))
     out[0], out[1] = low + 1, high - 1
 
@@ -200,20 +202,20 @@ def window(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
 def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
     """Step ``p`` to place ``q`` inside its `window` (not checked)."""
     _begin(st)
-    v = st.seq[p]
+    v = st.step[p].seq
     if p == q or v == a.turn:
         return False
     early = q < p
-    if a.rank[v] >= 0:
+    if a.op[v].rank >= 0:
         for x in range(min(p, q), max(p, q) + 1):
-            if x != p and a.rank[st.seq[x]] >= 0:
+            if x != p and a.op[st.step[x].seq].rank >= 0:
                 return False
     late = q > st.meta[TURN] if early else q >= st.meta[TURN]  # always, without a turn
     dying = 0
-    own = st.gap[q] if early else st.gap[q + 1]
-    for k in range(a.reads_at[v], a.reads_at[v + 1]):
-        s = a.reads[k]
-        w = a.writer[s]
+    own = st.step[q].gap if early else st.step[q + 1].gap
+    for k in range(a.op[v].reads_at, a.op[v].reads_end):
+        s = a.rows[k]
+        w = a.storage[s].writer
         made, until = run_before(st, w, p), run_after(st, w, p)
         u = last_use(a, st, s, made, until, -1)
         ends = False  # is v the last reader at its new place?
@@ -221,37 +223,37 @@ def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
             other = last_use(a, st, s, made, until, p)
             span_low = max(other + 1, q)
             if span_low <= p - 1:
-                span(st, span_low, p - 1, -a.size[s])
+                span(st, span_low, p - 1, -a.storage[s].size)
             if other >= q:
                 flag(st, s, other, not crosses(st, made, other))
             else:
                 ends = True
         elif not early and u <= q:
             ends = True
-            own += a.size[s]
+            own += a.storage[s].size
             if u + 1 <= q:
-                span(st, u + 1, q, a.size[s])
+                span(st, u + 1, q, a.storage[s].size)
             if u > p:
                 flag(st, s, u, False)
         if ends and not (made < st.meta[TURN] and late) and _reusable(a, v, s):
             dying = 1
     after = run_after(st, v, p)
-    for k in range(a.writes_at[v], a.writes_at[v + 1]):
-        s = a.writes[k]
+    for k in range(a.op[v].writes_at, a.op[v].writes_end):
+        s = a.rows[k]
         u = last_use(a, st, s, p, after, -1)
         if u > p:
             if early:
-                span(st, q, p - 1, a.size[s])
+                span(st, q, p - 1, a.storage[s].size)
             else:
-                span(st, p + 1, q, -a.size[s])
-                own -= a.size[s]
+                span(st, p + 1, q, -a.storage[s].size)
+                own -= a.storage[s].size
             if u < st.meta[LENGTH]:
                 flag(st, s, u, late or u <= st.meta[TURN])
     settle_points(a, st)
     st.meta[OWN_GAP], st.meta[OWN_SAVED] = own, _own_saved(a, v, dying)
-    during = own + a.extra[v] - st.meta[OWN_SAVED]
+    during = own + a.op[v].extra - st.meta[OWN_SAVED]
     out[0] = 0
-    out[1] = _change(a, st, st.gap[p] + a.extra[v] - st.saved[p], during, p)
+    out[1] = _change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, during, p)
     return True
 
 
@@ -260,11 +262,11 @@ def _write_window(st: State, skip: int) -> None:
     """Make the spans and points real."""
     add = 0
     for x in range(st.meta[LOW], st.meta[HIGH] + 1):
-        add += st.diff[x]
+        add += st.step[x].diff
         if x != skip:
-            st.gap[x] += add
+            st.step[x].gap += add
     for i in range(st.meta[POINTS]):
-        st.saved[st.point[i]] = st.point_saved[i]
+        st.step[st.point[i].at].saved = st.point[i].saved
 
 
 @njit(cache=True, nogil=True)
@@ -273,7 +275,7 @@ def _shift(st: State, low: int, high: int, by: int) -> None:
     for i in range(high - low + 1):
         # From the end that moves first, so that no run is met twice.
         x = high - i if by > 0 else low + i
-        v = st.seq[x]
+        v = st.step[x].seq
         k = 0
         while st.runs[v, k] != x:
             k += 1
@@ -287,11 +289,11 @@ def do_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> None:
     _write_window(st, p)
     _shift(st, p, length - 1, 1)
     for x in range(length, p, -1):
-        st.seq[x] = st.seq[x - 1]
-        st.saved[x] = st.saved[x - 1]
+        st.step[x].seq = st.step[x - 1].seq
+        st.step[x].saved = st.step[x - 1].saved
     for x in range(length + 1, p, -1):
-        st.gap[x] = st.gap[x - 1]
-    st.seq[p], st.gap[p], st.saved[p] = v, st.meta[OWN_GAP], st.meta[OWN_SAVED]
+        st.step[x].gap = st.step[x - 1].gap
+    st.step[p].seq, st.step[p].gap, st.step[p].saved = v, st.meta[OWN_GAP], st.meta[OWN_SAVED]
     k = st.count[v]
     while k > 0 and st.runs[v, k - 1] > p:
         st.runs[v, k] = st.runs[v, k - 1]
@@ -307,7 +309,7 @@ def do_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> None:
 @njit(cache=True, nogil=True)
 def do_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     """Make the deletion that was tried last."""
-    length, v = st.meta[LENGTH], st.seq[p]
+    length, v = st.meta[LENGTH], st.step[p].seq
     _write_window(st, p)
     k = 0
     while st.runs[v, k] != p:
@@ -317,10 +319,10 @@ def do_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     st.count[v] -= 1
     _shift(st, p + 1, length - 1, -1)
     for x in range(p, length - 1):
-        st.seq[x] = st.seq[x + 1]
-        st.saved[x] = st.saved[x + 1]
+        st.step[x].seq = st.step[x + 1].seq
+        st.step[x].saved = st.step[x + 1].saved
     for x in range(p, length):
-        st.gap[x] = st.gap[x + 1]
+        st.step[x].gap = st.step[x + 1].gap
     if st.meta[TURN] > p:
         st.meta[TURN] -= 1
     _finish(st, out)
@@ -330,7 +332,7 @@ def do_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
 @njit(cache=True, nogil=True)
 def do_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> None:
     """Make the move that was tried last."""
-    v = st.seq[p]
+    v = st.step[p].seq
     _write_window(st, p)
     k = 0
     while st.runs[v, k] != p:
@@ -343,9 +345,9 @@ def do_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> None:
     st.runs[v, k] = q
     x = p
     while x != q:
-        st.seq[x], st.gap[x], st.saved[x] = st.seq[x + step], st.gap[x + step], st.saved[x + step]
+        st.step[x].seq, st.step[x].gap, st.step[x].saved = st.step[x + step].seq, st.step[x + step].gap, st.step[x + step].saved
         x += step
-    st.seq[q], st.gap[q], st.saved[q] = v, st.meta[OWN_GAP], st.meta[OWN_SAVED]
+    st.step[q].seq, st.step[q].gap, st.step[q].saved = v, st.meta[OWN_GAP], st.meta[OWN_SAVED]
     turn = st.meta[TURN]
     if step < 0 and q <= turn < p:
         st.meta[TURN] += 1

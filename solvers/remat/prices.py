@@ -10,7 +10,7 @@ has its own price). The answer is a heuristic: recomputation itself moves the po
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -54,6 +54,7 @@ def price_rounds(
     boundary: Boundary,
     budget: int,
     start_price: float,
+    reorder: bool = True,
     rounds: int = 60,
 ) -> Iterator[np.ndarray]:
     """Yield a schedule for each round of prices.
@@ -67,6 +68,8 @@ def price_rounds(
         Bytes.
     start_price : float
         Time per byte at the turn, from the bound.
+    reorder : bool
+        Operators aside from the turn may wait until they are asked for.
     rounds : int
     """
     count, pivot = problem.count, boundary.pivot
@@ -93,7 +96,7 @@ def price_rounds(
                 held = upto[min(spans.last[s] + 1, count + 1)] - upto[spans.first[v]]
                 redo_price[v] += size[s] * max(held, 0) * unit
         cut = boundary.cut(save_price, np.minimum(redo_price, 1e16).astype(np.int64), turn % 2 == 1)
-        delay = cut.redo & ~boundary.before & (order <= pivot) & ~ordered
+        delay = reorder & cut.redo & ~boundary.before & (order <= pivot) & ~ordered
         for v in range(pivot, -1, -1):  # what an undelayed operator reads cannot wait either
             if delay[v]:
                 readers = (r for s in problem.writes[v] for r in boundary.readers[s])
@@ -102,7 +105,7 @@ def price_rounds(
         yield sequence
         gap, saved = np.empty(len(sequence) + 1, np.int64), np.empty(len(sequence), np.int64)
         timeline(a, sequence, gap, saved)
-        during = gap[:-1] + a.extra[sequence] - saved
+        during = gap[:-1] + a.op["extra"][sequence] - saved
         at = int(np.flatnonzero(sequence == pivot)[0])
         # A recomputed run counts at the place of the run that asked for it.
         spot = place[sequence[at:]]
@@ -124,16 +127,14 @@ def starts(
     budget: int,
     start_price: float,
     time_limit: float,
-    report: Callable[[np.ndarray], None] | None = None,
+    reorder: bool = True,
 ) -> list[tuple[tuple[int, int], np.ndarray]]:
     """Distinct schedules of `price_rounds`, best first: by bytes over budget, then time."""
     stop = clock.monotonic() + time_limit
     found: dict[bytes, tuple[tuple[int, int], np.ndarray]] = {}
-    for sequence in price_rounds(problem, a, boundary, budget, start_price):
+    for sequence in price_rounds(problem, a, boundary, budget, start_price, reorder):
         total, _, over = evaluate(a, sequence, budget)
         found[sequence.tobytes()] = ((over, total), sequence)
-        if report and over == 0:
-            report(sequence)
         if clock.monotonic() > stop:
             break
     return sorted(found.values(), key=lambda item: item[0])

@@ -64,8 +64,8 @@ def on_demand(
             if not busy[v]:
                 busy[v] = True
                 # The stack takes the last first: push in reverse to go by order of reads.
-                for k in range(a.reads_at[v + 1] - 1, a.reads_at[v] - 1, -1):
-                    w = a.writer[a.reads[k]]
+                for k in range(a.op[v].reads_end - 1, a.op[v].reads_at - 1, -1):
+                    w = a.storage[a.rows[k]].writer
                     if not there[w] and not busy[w]:
                         stack[depth] = w
                         depth += 1

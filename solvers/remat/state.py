@@ -19,7 +19,13 @@ NEVER = 1 << 40  # a position beyond every sequence
 MOST_RUNS = 12  # runs of one operator
 
 # Entries of State.meta.
-LENGTH, TURN, TIME, OVER, BUDGET, LOW, HIGH, POINTS, FLAGS, OWN_SAVED, OWN_GAP = range(11)
+LENGTH, TURN, TIME, OVER, BUDGET, LOW, HIGH, POINTS, FLAGS, OWN_SAVED, OWN_GAP, USELESS = range(12)
+
+
+
+STEP = np.dtype([(name, np.int64) for name in ("seq", "gap", "saved", "diff", "less")], align=True)
+POINT = np.dtype([("at", np.int64), ("saved", np.int64)], align=True)
+FLAG = np.dtype([("storage", np.int64), ("at", np.int64), ("on", np.int64)], align=True)
 
 
 class State(NamedTuple):
@@ -27,63 +33,43 @@ class State(NamedTuple):
 
     Attributes
     ----------
-    seq : int64[cap]
-        The schedule, ``meta[LENGTH]`` steps.
-    gap, saved : int64[cap + 1]
-        As `evaluate.timeline` gives them.
+    step : STEP[cap]
+        ``seq``: the schedule, ``meta[LENGTH]`` steps; ``gap``, ``saved``: bytes as
+        `evaluate.timeline` gives them; ``diff``: change of the gaps by the move under trial,
+        as differences from gap to gap; ``less``: scratch of `moves`, zero between calls.
     runs : int64[n, MOST_RUNS]
         Positions of the runs of each operator, ascending; ``count[n]`` of them.
     meta : int64[16]
         Length, position of the turn, total time, bytes over the budget, the budget; and of
         the move under trial: its window, list lengths, and its own step's bytes.
-    diff : int64[cap + 2]
-        Change of the gaps inside the window, as differences from gap to gap.
-    less : int64[cap + 2]
-        Scratch of `moves`, zero between calls.
-    point, point_saved : int64[t]
+    point : POINT[t]
         Steps whose overwriting was looked at anew, and the bytes they save then.
-    flag_storage, flag_at, flag_on : int64[t]
-        ``flag_storage`` may (1) or may not (0) be overwritten by step ``flag_at`` after it.
+    flag : FLAG[t]
+        ``storage`` may (1) or may not (0) be overwritten by step ``at`` after the move.
     """
 
-    seq: np.ndarray
-    gap: np.ndarray
-    saved: np.ndarray
+    step: np.ndarray
     runs: np.ndarray
     count: np.ndarray
     meta: np.ndarray
-    diff: np.ndarray
-    less: np.ndarray
     point: np.ndarray
-    point_saved: np.ndarray
-    flag_storage: np.ndarray
-    flag_at: np.ndarray
-    flag_on: np.ndarray
+    flag: np.ndarray
 
 
 def empty_state(a: Arrays, capacity: int) -> State:
     """Room for a schedule of ``capacity`` steps; fill it with `load`."""
-    operators = len(a.time)
+    operators = len(a.op)
+    reads = a.op["reads_end"] - a.op["reads_at"]
+    writes = a.op["writes_end"] - a.op["writes_at"]
     # One flag for each read, two for each output of the operator that moves.
-    touched = 4 + int((np.diff(a.reads_at) + 2 * np.diff(a.writes_at)).max(initial=0))
-
-    def zeros(*shape: int) -> np.ndarray:
-        return np.zeros(shape, np.int64)
-
+    touched = 4 + int((reads + 2 * writes).max(initial=0))
     return State(
-        zeros(capacity + 2),
-        zeros(capacity + 3),
-        zeros(capacity + 3),
-        zeros(operators, MOST_RUNS),
-        zeros(operators),
-        zeros(16),
-        zeros(capacity + 4),
-        zeros(capacity + 4),
-        zeros(touched),
-        zeros(touched),
-        zeros(touched),
-        zeros(touched),
-        zeros(touched),
+        np.zeros(capacity + 4, STEP),
+        np.zeros((operators, MOST_RUNS), np.int64),
+        np.zeros(operators, np.int64),
+        np.zeros(16, np.int64),
+        np.zeros(touched, POINT),
+        np.zeros(touched, FLAG),
     )
 
 
@@ -91,25 +77,25 @@ def empty_state(a: Arrays, capacity: int) -> State:
 def load(a: Arrays, st: State, seq: np.ndarray, budget: int) -> bool:
     """Make ``seq`` the current schedule; False if it does not fit or is not valid."""
     length = len(seq)
-    if length + 2 > len(st.seq):
+    if length + 4 > len(st.step):
         return False
     gap, saved = np.empty(length + 1, np.int64), np.empty(length, np.int64)
     if not timeline(a, seq, gap, saved):
         return False
-    st.seq[:length] = seq
-    st.gap[: length + 1] = gap
-    st.saved[:length] = saved
     st.count[:] = 0
-    st.diff[:] = 0
+    for p in range(len(st.step)):
+        st.step[p].diff = st.step[p].less = 0
+    st.step[length].gap = gap[length]
     total = 0
     st.meta[TURN] = -1
     for p in range(length):
         v = seq[p]
+        st.step[p].seq, st.step[p].gap, st.step[p].saved = v, gap[p], saved[p]
         if st.count[v] == MOST_RUNS:
             return False
         st.runs[v, st.count[v]] = p
         st.count[v] += 1
-        total += a.time[v]
+        total += a.op[v].time
         if v == a.turn:
             st.meta[TURN] = p
     st.meta[LENGTH], st.meta[TIME] = length, total
@@ -123,7 +109,7 @@ def set_budget(a: Arrays, st: State, budget: int) -> None:
     st.meta[BUDGET] = budget
     over = 0
     for p in range(st.meta[LENGTH]):
-        over += max(0, st.gap[p] + a.extra[st.seq[p]] - st.saved[p] - budget)
+        over += max(0, st.step[p].gap + a.op[st.step[p].seq].extra - st.step[p].saved - budget)
     st.meta[OVER] = over
 
 
@@ -132,7 +118,7 @@ def peak_of(a: Arrays, st: State) -> int:
     """Most bytes alive at once."""
     peak = a.resident
     for p in range(st.meta[LENGTH]):
-        peak = max(peak, st.gap[p] + a.extra[st.seq[p]] - st.saved[p])
+        peak = max(peak, st.step[p].gap + a.op[st.step[p].seq].extra - st.step[p].saved)
     return peak
 
 
@@ -161,11 +147,11 @@ def last_use(a: Arrays, st: State, s: int, c: int, until: int, skip: int) -> int
     ``until``: the next run of the writer. The length of the sequence is returned for a copy
     that is kept to the end.
     """
-    if until == NEVER and a.keep[s]:
+    if until == NEVER and a.storage[s].keep:
         return st.meta[LENGTH]
     last = c
-    for k in range(a.readers_at[s], a.readers_at[s + 1]):
-        r = a.readers[k]
+    for k in range(a.storage[s].readers_at, a.storage[s].readers_end):
+        r = a.rows[k]
         for i in range(st.count[r] - 1, -1, -1):
             q = st.runs[r, i]
             if q <= last:
@@ -186,15 +172,15 @@ def crosses(st: State, c: int, u: int) -> bool:
 def flag(st: State, s: int, at: int, on: bool) -> None:
     """Note that overwriting ``s`` at step ``at`` is (not) possible after the move."""
     n = st.meta[FLAGS]
-    st.flag_storage[n], st.flag_at[n], st.flag_on[n] = s, at, on
+    st.flag[n].storage, st.flag[n].at, st.flag[n].on = s, at, on
     st.meta[FLAGS] = n + 1
 
 
 @njit(cache=True, nogil=True)
 def span(st: State, low: int, high: int, delta: int) -> None:
     """Add ``delta`` bytes to the gaps ``low .. high``."""
-    st.diff[low] += delta
-    st.diff[high + 1] -= delta
+    st.step[low].diff += delta
+    st.step[high + 1].diff -= delta
     st.meta[LOW] = min(st.meta[LOW], low)
     st.meta[HIGH] = max(st.meta[HIGH], high)
 
@@ -204,22 +190,22 @@ def settle_points(a: Arrays, st: State) -> None:
     """Work out, for every flagged step, what it saves by overwriting after the move."""
     n = 0
     for f in range(st.meta[FLAGS]):
-        x = st.flag_at[f]
-        v = st.seq[x]
-        if a.reuse_at[v] == a.reuse_at[v + 1]:
+        x = st.flag[f].at
+        v = st.step[x].seq
+        if a.op[v].reuse_at == a.op[v].reuse_end:
             continue
         seen = False
         for i in range(n):
-            seen = seen or st.point[i] == x
+            seen = seen or st.point[i].at == x
         if seen:
             continue
         value = 0
-        for k in range(a.reuse_at[v], a.reuse_at[v + 1]):
-            if _may_overwrite(a, st, a.reuse[k], x):
-                value = a.gain[v]
+        for k in range(a.op[v].reuse_at, a.op[v].reuse_end):
+            if _may_overwrite(a, st, a.rows[k], x):
+                value = a.op[v].gain
                 break
-        if value != st.saved[x]:
-            st.point[n], st.point_saved[n] = x, value
+        if value != st.step[x].saved:
+            st.point[n].at, st.point[n].saved = x, value
             n += 1
     st.meta[POINTS] = n
 
@@ -227,9 +213,9 @@ def settle_points(a: Arrays, st: State) -> None:
 @njit(cache=True, nogil=True)
 def _may_overwrite(a: Arrays, st: State, s: int, x: int) -> bool:
     for f in range(st.meta[FLAGS]):
-        if st.flag_storage[f] == s and st.flag_at[f] == x:
-            return st.flag_on[f] == 1
-    w = a.writer[s]
+        if st.flag[f].storage == s and st.flag[f].at == x:
+            return st.flag[f].on == 1
+    w = a.storage[s].writer
     c, until = run_before(st, w, x), run_after(st, w, x)
     if crosses(st, c, x):
         return False

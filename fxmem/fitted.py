@@ -1,0 +1,118 @@
+"""What `optimize` returns: torch's own optimised module, with plans behind it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch._dynamo import exc as dynamo_exc
+from torch._dynamo.eval_frame import OptimizedModule  # constructor same in 2.11 to 2.15
+
+from .errors import FxmemError, TraceError
+from .plan import Plan
+from .report import Report
+from .session import OverBudget, Session
+
+# A plan that measures over budget is made anew with the excess held back; twice is rare.
+_MOST_PLANS = 4
+
+# Dynamo gives up on a module after 8 input shapes by default; each of ours is a plan.
+_MOST_SHAPES = 64
+
+ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
+
+
+class FittedModule(OptimizedModule):
+    """A module that trains inside its budget: ``.plan``, ``.report()``, else as it was."""
+
+    @property
+    def plan(self) -> Plan | None:
+        """The plan in use; None before the first call."""
+        return self._session.plan
+
+    def report(self) -> Report:
+        """Plan and measurement side by side."""
+        self.finish_watch()
+        return Report(tuple((s.plan, s.measured) for s in self._session.steps))
+
+    def finish_watch(self) -> None:
+        """Stop recording the allocator, if the last step was recorded."""
+        self._session.watch.finish()
+
+    @property
+    def _session(self) -> Session:
+        return self.__dict__["_fxmem_session"]
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        self.finish_watch()
+        for _ in range(_MOST_PLANS):
+            self._choose_context()
+            try:
+                return self._call(*args, **kwargs)
+            except OverBudget:
+                continue
+        raise FxmemError(
+            f"the step measured over budget with {_MOST_PLANS} plans in a row; the allocator "
+            "takes more than the plan predicts. Give a larger budget, and report this model."
+        )
+
+    def _call(self, *args: Any, **kwargs: Any) -> Any:
+        try:
+            return super().__call__(*args, **kwargs)
+        except dynamo_exc.BackendCompilerFailed as error:
+            if isinstance(error.inner_exception, FxmemError | OverBudget):
+                raise error.inner_exception.with_traceback(None) from None
+            raise
+        except dynamo_exc.TorchDynamoException as error:
+            raise TraceError(
+                f"torch.compile could not capture the module as one graph. {error}\n"
+                "Move what it names out of the forward, or train that part without fxmem."
+            ) from error
+
+    def _choose_context(self) -> None:
+        """Use the plans for the gradients at hand.
+
+        Gradients that exist when a step starts (accumulation, ``set_to_none=False``) are held
+        throughout it, which leaves the plan less; such steps have plans of their own.
+        """
+        contexts: dict[bool, Any] = self.__dict__["_fxmem_contexts"]
+        if self._session.stale:
+            self._session.stale = False
+            contexts.clear()
+        accumulating = any(p.grad is not None for p in self._orig_mod.parameters())
+        if accumulating not in contexts:
+            contexts[accumulating] = _compile(self._orig_mod, self._session).dynamo_ctx
+        if self.dynamo_ctx is not contexts[accumulating]:
+            self.dynamo_ctx = contexts[accumulating]
+            self._initialize()
+
+    def rehearse(self, example_inputs: ExampleInputs) -> None:
+        """Make the plan for ``example_inputs`` without an effect on the module."""
+        self._session.rehearsing = True
+        try:
+            with torch.enable_grad():
+                if isinstance(example_inputs, Mapping):
+                    self(**example_inputs)
+                else:
+                    self(*example_inputs)
+        finally:
+            self._session.rehearsing = False
+
+
+def fit(model: torch.nn.Module, session: Session) -> FittedModule:
+    """Wrap ``model`` so that its calls are captured, planned and run by ``session``."""
+    compiled = _compile(model, session)
+    object.__setattr__(compiled, "__class__", FittedModule)
+    # Past OptimizedModule.__setattr__, which would hand these to the user's module.
+    compiled.__dict__["_fxmem_session"] = session
+    compiled.__dict__["_fxmem_contexts"] = {}
+    return compiled
+
+
+def _compile(model: torch.nn.Module, session: Session) -> Any:
+    def fxmem_backend(graph: Any, inputs: Any) -> Callable[..., Any]:
+        return session.backend(graph, inputs)
+
+    # Each function is a backend that Dynamo has not seen, so that the module is traced anew.
+    return torch.compile(model, backend=fxmem_backend, dynamic=False, fullgraph=True)

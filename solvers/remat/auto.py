@@ -1,0 +1,214 @@
+"""`solve`: one entry for every solver, and the pipeline behind ``auto``."""
+
+from __future__ import annotations
+
+import time as clock
+from collections.abc import Callable
+
+import numpy as np
+
+from . import heuristics
+from .arrays import Arrays, flatten
+from .bound import boundary_bound
+from .evaluate import evaluate, timeline
+from .mincut import Boundary
+from .prices import starts
+from .problem import RematProblem
+from .search import Incumbent, Progress, search, squeeze
+from .solution import RematSolution
+
+RULES: dict[str, Callable[[RematProblem, Arrays, int | None], np.ndarray]] = {
+    "none": heuristics.none,
+    "all": heuristics.everything,
+    "sqrt": heuristics.sqrt,
+    "greedy": heuristics.greedy,
+    "mincut": heuristics.mincut,
+}
+SOLVERS: dict[str, str] = {
+    "auto": "boundary cuts under position prices, then annealing; proves a bound",
+    "anneal": "annealing from the given order",
+    "mincut": "best choice at the turn for the budget, recomputed on demand",
+    "greedy": "most bytes per second first, until the peak fits",
+    "none": "keep everything",
+    "all": "recompute everything that may be",
+    "sqrt": "segments of sqrt(n) operators (Chen et al., 2016)",
+}
+
+
+def solve(
+    problem: RematProblem,
+    budget: int | None,
+    solver: str = "auto",
+    time_limit: float = 60,
+    reorder: bool = True,
+    seed: int = 0,
+    progress: Progress | None = None,
+) -> RematSolution:
+    """A fast schedule within ``budget``.
+
+    Parameters
+    ----------
+    problem : RematProblem
+    budget : int or None
+        Bytes, residents included; None: no limit.
+    solver : str
+        A key of `SOLVERS`.
+    time_limit : float
+        Seconds.
+    reorder : bool
+        If False, first runs keep the given order.
+    seed : int
+        Equal seeds give equal answers, unless time runs out first.
+    progress : callable, optional
+        Called as ``progress(seconds, total_time, peak, lower_bound)`` on each improvement.
+
+    Returns
+    -------
+    RematSolution
+        Ctrl-C during the search returns the best so far.
+
+    Raises
+    ------
+    ValueError
+        No such solver.
+    """
+    if solver not in SOLVERS:
+        raise ValueError(f"no solver {solver!r}; there are {', '.join(SOLVERS)}")
+    began = clock.monotonic()
+    a = flatten(problem)
+    if budget is not None and budget < 0:
+        raise ValueError(f"budget {budget} is negative")
+    limit = 1 << 60 if budget is None else budget
+    order = np.arange(problem.count)
+    incumbent = Incumbent(a, limit, problem.base_time, progress)
+    incumbent.offer(order)
+    if incumbent.least is None and problem.count:
+        raise ValueError("the given order is not a valid schedule")
+    if solver in RULES:
+        return _by_rule(problem, a, budget, solver)
+    if incumbent.sequence is not None or problem.count == 0:
+        return _answer(problem, incumbent, problem.base_time, solver)
+    deadline = began + time_limit
+    bound, price, boundary = problem.base_time, 0.0, None
+    try:
+        if limit >= problem.floor:
+            bound, price, boundary = _bound(problem, a, limit, min(2.0, 0.1 * time_limit))
+        if limit < problem.floor or bound < 0:
+            squeeze(incumbent, problem.floor, min(deadline, began + 10), seed, not reorder)
+            return _answer(problem, incumbent, -1, solver)
+        incumbent.bound = bound
+        first = [order]
+        if solver == "auto":
+            first = _starts(problem, a, boundary, limit, price, incumbent, reorder, time_limit)
+        search(incumbent, first, price, deadline, seed, not reorder)
+    except KeyboardInterrupt:
+        pass
+    return _answer(problem, incumbent, bound, solver)
+
+
+def least_peak(
+    problem: RematProblem, time_limit: float = 10, seed: int = 0, reorder: bool = True
+) -> RematSolution:
+    """The schedule of least peak that is found, whatever its time.
+
+    ``status`` is ``"optimal"`` where the peak meets `RematProblem.floor` (or another proof),
+    else ``"feasible"``; ``lower_bound`` is still one on time, ``floor`` the one on bytes.
+    """
+    deadline = clock.monotonic() + time_limit
+    a = flatten(problem)
+    incumbent = Incumbent(a, 1 << 60, problem.base_time)
+    incumbent.offer(np.arange(problem.count))
+    try:
+        for rule in ("all", "sqrt", "mincut"):
+            incumbent.offer(RULES[rule](problem, a, None))
+        squeeze(incumbent, problem.floor, deadline, seed, not reorder)
+    except KeyboardInterrupt:
+        pass
+    sequence = incumbent.least
+    total, peak, _ = evaluate(a, sequence, 1 << 60)
+    return RematSolution(
+        tuple(int(v) for v in sequence), total, peak, problem.base_time,
+        "optimal" if peak <= problem.floor else "feasible", "least_peak", problem.floor,
+    )  # fmt: skip
+
+
+def _bound(
+    problem: RematProblem, a: Arrays, budget: int, seconds: float
+) -> tuple[int, float, Boundary | None]:
+    """Lower bound (-1: nothing fits), price per byte, boundary of the turn or the best pivot."""
+    stop = clock.monotonic() + seconds
+    order = np.arange(problem.count)
+    gap, saved = np.empty(len(order) + 1, np.int64), np.empty(len(order), np.int64)
+    timeline(a, order, gap, saved)
+    during = gap[:-1] + a.op["extra"] - saved
+    pivots = [] if problem.turn is None else [problem.turn]
+    hot = [int(v) for v in np.argsort(-during, kind="stable") if during[v] > budget]
+    pivots += hot[:: max(1, len(hot) // 24)]
+    best, price, chosen = -1, 0.0, None
+    for number, pivot in enumerate(pivots):
+        if number and clock.monotonic() > stop:
+            break
+        boundary = Boundary(problem, pivot)
+        result = boundary_bound(boundary, budget)
+        if result.extra < 0:
+            return -1, 0.0, None
+        if result.extra > best:
+            best, price = result.extra, max(price, result.price)
+            if problem.turn is None:
+                chosen = boundary
+        if pivot == problem.turn:
+            chosen = boundary
+    return problem.base_time + max(0, best), price, chosen
+
+
+def _starts(
+    problem: RematProblem,
+    a: Arrays,
+    boundary: Boundary | None,
+    budget: int,
+    price: float,
+    incumbent: Incumbent,
+    reorder: bool,
+    time_limit: float,
+) -> list[np.ndarray]:
+    """First schedules of the search, most promising first."""
+    found = []
+    if boundary is not None:
+        ranked = starts(problem, a, boundary, budget, price, 0.15 * time_limit, reorder)
+        found += [sequence for _, sequence in ranked[:4]]
+    found.append(heuristics.greedy(problem, a, budget))
+    for sequence in found:
+        incumbent.offer(sequence)
+    scale = max(price, float(a.op["time"].sum()) / max(1.0, float(a.storage["size"].sum())))
+
+    def cost(sequence: np.ndarray) -> float:
+        total, _, over = evaluate(a, sequence, budget)
+        return total + scale * over
+
+    return sorted(found, key=cost)
+
+
+def _by_rule(problem: RematProblem, a: Arrays, budget: int | None, solver: str) -> RematSolution:
+    incumbent = Incumbent(a, 1 << 60 if budget is None else budget, problem.base_time)
+    incumbent.offer(RULES[solver](problem, a, budget))
+    bound = problem.base_time
+    if budget is not None and incumbent.time > bound:
+        bound = -1 if budget < problem.floor else _bound(problem, a, budget, 1.0)[0]
+    return _answer(problem, incumbent, bound, solver)
+
+
+def _answer(
+    problem: RematProblem, incumbent: Incumbent, bound: int, solver: str
+) -> RematSolution:
+    sequence = incumbent.least if incumbent.sequence is None else incumbent.sequence
+    if problem.count == 0:
+        sequence = np.zeros(0, np.int64)
+    total, peak, _ = evaluate(incumbent.a, sequence, 1 << 60)
+    if incumbent.sequence is not None or problem.count == 0:
+        status = "optimal" if total <= max(bound, problem.base_time) else "feasible"
+    else:
+        status = "infeasible" if bound < 0 else "unknown"
+    return RematSolution(
+        tuple(int(v) for v in sequence), total, peak, max(bound, problem.base_time),
+        status, solver, problem.floor,
+    )  # fmt: skip

@@ -1,0 +1,369 @@
+"""Memory over time: what a plan predicts, and what steps really took."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fxmem.budget import format_bytes
+from fxmem.errors import FxmemError
+from fxmem.measure import MeasuredStep
+from fxmem.plan import CATEGORIES, Moment, Plan
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+KINDS = ("memory",)
+SUFFIXES = (".svg", ".png", ".pdf")
+
+# Okabe and Ito's palette, told apart with any colour vision (jfly.uni-koeln.de/color).
+COLOURS = {
+    "resident": "#B3B3B3",
+    "gradients": "#E69F00",
+    "outputs": "#F0E442",
+    "kept": "#0072B2",
+    "recomputed": "#D55E00",
+    "temporary": "#56B4E9",
+    "workspace": "#CC79A7",
+}
+LABELS = {
+    "resident": "resident: parameters, inputs,\noptimizer state",
+    "gradients": "gradients of parameters",
+    "outputs": "outputs the caller holds",
+    "kept": "kept for backward",
+    "recomputed": "recomputed",
+    "temporary": "temporary",
+    "workspace": "workspace of one operator",
+}
+_LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
+_DASHES = ("-", "-", "--", "-.", ":")
+_INK, _FAINT = "#222222", "#666666"
+_BUDGET = "#000000"
+
+_STYLE = {
+    "font.family": "sans-serif",
+    "font.size": 11,
+    "axes.titlesize": 13,
+    "axes.labelsize": 11,
+    "legend.fontsize": 10,
+    "svg.fonttype": "none",  # text stays text: searchable, and small
+    "svg.hashsalt": "fxmem",  # the same plan gives the same file
+}
+_SIZE = (10.5, 5.0)  # inches
+_DOTS = 160  # an inch, in PNG
+_SIGHT = 1e-3  # of the peak; less cannot be seen
+_HEADROOM = 1.22  # of the highest value; labels of peaks stand in it
+_BUDGET_IN_SIGHT = 1.6  # a budget further above the peak would squash the picture
+
+
+def plot_plan(plan: Plan, path: str | Path, kind: str = "memory") -> None:
+    """Draw the predicted memory of a plan over the time of one step.
+
+    Areas are stacked by `fxmem.plan.CATEGORIES`; the legend gives each one's bytes at the peak.
+
+    Parameters
+    ----------
+    plan : Plan
+    path : str or Path
+        Ends in ``.svg``, ``.png`` or ``.pdf``.
+    kind : {"memory"}
+
+    Raises
+    ------
+    FxmemError
+        matplotlib is not installed, or the kind or the suffix is not known.
+    """
+    if kind not in KINDS:
+        raise FxmemError(f"kind={kind!r} is not known; give {' or '.join(map(repr, KINDS))}.")
+    _save(path, lambda: draw_plan(plan))
+
+
+def plot_steps(
+    steps: Mapping[str, MeasuredStep], path: str | Path, budget: int | None = None
+) -> None:
+    """Draw the measured memory of several steps over time, in one picture.
+
+    Parameters
+    ----------
+    steps : mapping
+        Name to show -> measured step. One without a timeline (CUDA) is drawn as its peak.
+    path : str or Path
+        Ends in ``.svg``, ``.png`` or ``.pdf``.
+    budget : int, optional
+        Bytes, drawn as a line.
+
+    Raises
+    ------
+    FxmemError
+        matplotlib is not installed, the suffix is not known, or there is no step.
+    """
+    if not steps:
+        raise FxmemError("there is no step to draw; give at least one, by name.")
+    _save(path, lambda: draw_steps(steps, budget))
+
+
+def draw_plan(plan: Plan) -> Figure:
+    """The figure that `plot_plan` saves."""
+    figure, axes = _canvas()
+    moments = plan.timeline
+    edges, timed = _edges(moments)
+    highest = max(plan.peak_bytes, 1)
+    size, unit = _unit(highest)
+    areas = [[m.held[i] / size for m in moments] for i in range(len(CATEGORIES))]
+    # What would be thinner than a line needs no row of the legend.
+    shown = [i for i, area in enumerate(areas) if max(area, default=0) * size > _SIGHT * highest]
+    if moments:
+        axes.stackplot(
+            edges,
+            # The last moment lasts until the step ends.
+            [[*areas[i], areas[i][-1]] for i in shown],
+            step="post",
+            colors=[COLOURS[CATEGORIES[i]] for i in shown],
+            linewidth=0,
+        )
+    peak = plan.peak_moment()
+    top = plan.peak_bytes / size
+    above = _draw_budget(axes, plan.budget_bytes, plan.peak_bytes, size)
+    axes.set_ylim(0, max(top, above, 1e-9) * _HEADROOM)
+    axes.set_xlim(0, edges[-1] or 1)
+    if peak is not None:
+        at = moments.index(peak)
+        middle = (edges[at] + edges[at + 1]) / 2
+        text = f"peak {format_bytes(peak.live_bytes)} at {peak.name} ({peak.phase})"
+        _name_peak(axes, text, (middle, top), above)
+    _mark_turn(axes, moments, edges)
+    axes.set_xlabel("predicted time since the step began (ms)" if timed else "operators run")
+    axes.set_ylabel(f"memory held ({unit})")
+    axes.set_title(_plan_title(plan), loc="left", pad=24, color=_INK)
+    _legend_of_categories(axes, peak, shown)
+    return figure
+
+
+def draw_steps(steps: Mapping[str, MeasuredStep], budget: int | None = None) -> Figure:
+    """The figure that `plot_steps` saves."""
+    figure, axes = _canvas()
+    highest = max(step.peak_bytes for step in steps.values())
+    size, unit = _unit(highest)
+    longest = max((s.timeline[-1][0] for s in steps.values() if s.timeline), default=0) * 1e3
+    axes.set_xlim(0, longest or 1)
+    above = _draw_budget(axes, budget, highest, size, outside=True)
+    axes.set_ylim(0, max(highest / size, above, 1e-9) * _HEADROOM)
+    peaks: list[tuple[float, float, str, str]] = []
+    # Highest first, so that lower ones lie in front.
+    order = sorted(enumerate(steps.items()), key=lambda row: -row[1][1].peak_bytes)
+    for number, (name, step) in order:
+        colour = _LINES[number % len(_LINES)]
+        look: dict[str, Any] = {"color": colour, "linestyle": _DASHES[number % len(_DASHES)]}
+        text = f"{name}: peak {format_bytes(step.peak_bytes)}"
+        peak = step.peak_bytes / size
+        if len(step.timeline) < 2:
+            axes.axhline(peak, linewidth=1.5, **look)
+            peaks.append((longest / 2 or 0.5, peak, text, colour))
+            continue
+        x = [seconds * 1e3 for seconds, _ in step.timeline]
+        y = [held / size for _, held in step.timeline]
+        axes.fill_between(x, y, step="post", color=colour, alpha=0.22, linewidth=0)
+        axes.plot(x, y, drawstyle="steps-post", linewidth=1.3, **look)
+        at = max(range(len(y)), key=y.__getitem__)
+        peaks.append((x[at], peak, text, colour))
+    _draw_residents(axes, list(steps.values()), size)
+    _name_peaks(axes, peaks, above)
+    axes.set_xlabel("time since the step began (ms), allocator recorded")
+    axes.set_ylabel(f"memory held ({unit})")
+    axes.set_title("Measured memory of one training step", loc="left", pad=10, color=_INK)
+    return figure
+
+
+def _canvas() -> tuple[Figure, Axes]:
+    """An empty picture; no pyplot, so no display and no state left behind."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=_SIZE, layout="constrained")
+    axes = figure.add_subplot()
+    axes.spines[["top", "right"]].set_visible(False)
+    axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
+    axes.set_axisbelow(True)
+    return figure, axes
+
+
+def _save(path: str | Path, draw: Any) -> None:
+    path = Path(path)
+    suffix = path.suffix.lower()
+    if suffix not in SUFFIXES:
+        raise FxmemError(
+            f"pictures end in {', '.join(SUFFIXES)}, and {path.name!r} does not; rename it."
+        )
+    try:
+        import matplotlib as mpl
+    except ImportError as error:
+        raise FxmemError(
+            "pictures need matplotlib, which is not installed: pip install 'fxmem[plot]'"
+        ) from error
+    with mpl.rc_context(_STYLE):
+        # Without a date the same plan gives the same file.
+        undated = {"Date": None} if suffix == ".svg" else None
+        draw().savefig(path, dpi=_DOTS, metadata=undated)
+
+
+def _unit(peak_bytes: int) -> tuple[int, str]:
+    return (2**30, "GiB") if peak_bytes >= 10 * 2**30 else (2**20, "MiB")
+
+
+def _edges(moments: Sequence[Moment]) -> tuple[list[float], bool]:
+    """Where each moment starts, and the end; in ms, or counted where nothing takes time."""
+    if not moments:
+        return [0.0, 1.0], False
+    end = moments[-1].start + moments[-1].seconds
+    if end <= 0:
+        return [float(i) for i in range(len(moments) + 1)], False
+    return [*(m.start * 1e3 for m in moments), end * 1e3], True
+
+
+def _draw_budget(
+    axes: Axes, budget: int | None, peak: int, size: int, outside: bool = False
+) -> float:
+    """The budget's line; gives the height that labels of peaks must clear, or 0.
+
+    Its label stands over its left end, where a plan within the budget leaves room, or
+    ``outside``, beyond its right end.
+    """
+    if budget is None:
+        return 0.0
+    text = f"budget {format_bytes(budget)}"
+    if budget > _BUDGET_IN_SIGHT * peak:
+        text += ", above this picture"
+        axes.annotate(text, (1, 0.99), xycoords="axes fraction", ha="right", va="top", color=_FAINT)
+        return 0.0
+    height = budget / size
+    axes.axhline(height, color=_BUDGET, linestyle=(0, (6, 3)), linewidth=1.4, zorder=4)
+    axes.annotate(
+        text.replace(" ", "\n", 1) if outside else text,
+        (1 if outside else 0, height),
+        xycoords=("axes fraction", "data"),
+        xytext=(6, 0) if outside else (6, 5),
+        textcoords="offset points",
+        va="center" if outside else "baseline",
+        color=_BUDGET,
+        zorder=6,
+    )
+    return height
+
+
+def _name_peak(axes: Axes, text: str, point: tuple[float, float], above: float) -> None:
+    """Name the one peak, above the budget's line and its label."""
+    x, y = point
+    axes.plot([x], [y], "o", color=_INK, markersize=5, zorder=5)
+    _label(axes, text, (x, y), max(y, above), raised=26, color=_INK)
+
+
+def _label(
+    axes: Axes, text: str, point: tuple[float, float], height: float, raised: float, **look: Any
+) -> None:
+    """Text some points over ``height``, with a thin line down to ``point``."""
+    left, right = axes.get_xlim()
+    share = (point[0] - left) / (right - left)
+    side, foot = (
+        ("left", 0.02) if share < 0.3 else ("right", 0.98) if share > 0.7 else ("center", 0.5)
+    )
+    arrow = {"arrowstyle": "-", "linewidth": 0.8, "shrinkA": 0, "relpos": (foot, 0)}
+    axes.annotate(
+        text,
+        point,
+        xytext=(point[0], height),
+        textcoords=_raised(axes, raised),
+        ha=side,
+        arrowprops={**arrow, "color": look["color"]},
+        bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.9, "linewidth": 0},
+        zorder=8,
+        **look,
+    )
+
+
+def _raised(axes: Axes, points: float) -> Any:
+    """Data coordinates, raised by some points."""
+    from matplotlib.transforms import ScaledTranslation
+
+    figure = axes.figure
+    return axes.transData + ScaledTranslation(0, points / 72, figure.dpi_scale_trans)
+
+
+def _name_peaks(axes: Axes, peaks: Sequence[tuple[float, float, str, str]], above: float) -> None:
+    """Name several peaks, lowest first, each clear of the budget's line and of those before."""
+    left, right = axes.get_xlim()
+    height = axes.get_ylim()[1]
+    line, width = 0.075 * height, 0.42 * (right - left)
+    placed: list[tuple[float, float]] = []
+    for x, y, text, colour in sorted(peaks, key=lambda row: row[1]):
+        near_budget = 0 <= above - y < 1.2 * line
+        at = above if near_budget else y
+        while any(abs(at - b) < line and abs(x - a) < width for a, b in placed):
+            at += line
+        placed.append((x, at))
+        axes.plot([x], [y], "o", color=colour, markersize=6, zorder=7, markeredgecolor="white")
+        _label(axes, text, (x, y), at, raised=10, color=colour, weight="bold")
+
+
+def _draw_residents(axes: Axes, steps: Sequence[MeasuredStep], size: int) -> None:
+    """What is held when the step starts, where all steps hold the same."""
+    resident = {step.resident_bytes for step in steps}
+    if len(resident) != 1 or not (height := resident.pop() / size):
+        return
+    axes.axhspan(0, height, color="#D4D4D4", linewidth=0, zorder=3)
+    held = format_bytes(steps[0].resident_bytes)
+    axes.annotate(
+        f"held all along: parameters, optimizer state, inputs ({held})",
+        (0, height / 2),
+        xycoords=("axes fraction", "data"),
+        xytext=(6, 0),
+        textcoords="offset points",
+        va="center",
+        color=_INK,
+        zorder=6,
+    )
+
+
+def _mark_turn(axes: Axes, moments: Sequence[Moment], edges: Sequence[float]) -> None:
+    """A line where forward turns to backward, and the two words over it."""
+    turn = next((i for i, m in enumerate(moments) if m.phase == "backward"), None)
+    if turn is None:
+        return
+    axes.axvline(edges[turn], color=_FAINT, linestyle=":", linewidth=1.4, zorder=4)
+    for text, side, shift in (("◂ forward", "right", -4), ("backward ▸", "left", 4)):
+        axes.annotate(
+            text,
+            (edges[turn], 1),
+            xycoords=("data", "axes fraction"),
+            xytext=(shift, 4),
+            textcoords="offset points",
+            ha=side,
+            color=_FAINT,
+        )
+
+
+def _plan_title(plan: Plan) -> str:
+    title = f"Predicted memory of one training step: peak {format_bytes(plan.peak_bytes)}"
+    if plan.baseline_peak_bytes > plan.peak_bytes:
+        title += f", {format_bytes(plan.baseline_peak_bytes)} with everything kept"
+    return title
+
+
+def _legend_of_categories(axes: Axes, peak: Moment | None, shown: Sequence[int]) -> None:
+    """Categories as they are stacked, topmost first, with their bytes at the peak."""
+    from matplotlib.patches import Patch
+
+    rows = []
+    for i in reversed(shown):
+        held = f": {format_bytes(peak.held[i])}" if peak is not None else ""
+        rows.append(Patch(color=COLOURS[CATEGORIES[i]], label=LABELS[CATEGORIES[i]] + held))
+    if rows:
+        axes.legend(
+            handles=rows,
+            title="held at the peak",
+            loc="upper left",
+            bbox_to_anchor=(1.01, 1),
+            frameon=False,
+            alignment="left",
+            borderaxespad=0,
+        )
