@@ -16,6 +16,9 @@ from .pipeline import Options
 from .residents import count_residents
 from .session import Session
 
+#: How the planned graphs run: operator by operator, or compiled further.
+BACKENDS = ("eager", "inductor")
+
 
 def optimize(
     model: torch.nn.Module,
@@ -75,6 +78,8 @@ def optimize(
     """
     if isinstance(budget, Mapping):
         raise FxmemError("budgets for several devices are not supported yet; give one budget.")
+    if backend not in BACKENDS:
+        raise FxmemError(f"backend={backend!r} is not known; give one of {', '.join(BACKENDS)}.")
     if offload is not None:
         raise FxmemError("offload is not supported yet; leave it out.")
     options = Options(
@@ -82,7 +87,8 @@ def optimize(
         costs=_cost_table(costs, model, cache, progress),
         solver=solver,
         time_limit=time_limit,
-        reuse=pool,
+        # Inductor chooses by itself what to write over.
+        reuse=pool and backend != "inductor",
         seed=seed,
         progress=progress,
     )

@@ -20,8 +20,10 @@ from .passes.reuse import reuse
 from .passes.split import SplitStep, split
 from .passes.verify import verify_layout, verify_split
 from .plan import Decision, Keep, Plan, Recompute
+from .runtime.random import replay as replay_draw
 from .simulate import Simulation, simulate
 from .solvers.remat import RematSolution, replay, solve
+from .storages import tensor_bytes
 from .trace import StepTrace, trace_joint, written_inputs
 
 
@@ -72,6 +74,7 @@ class PlannedStep:
     tangents: tuple[torch.Tensor, ...]
     measured: int | None = None
     watched: bool = False
+    run_backward: Callable[[list[Any]], Any] | None = None
 
     @property
     def loss_outside(self) -> bool:
@@ -114,7 +117,9 @@ def plan_step(
     plan = make_plan(trace, lowered, solution, simulation, budget, baseline, options)
     options.tell("planned", plan=plan)
     tangents = tuple(n.meta["val"] for n in trace.tangents)
-    return PlannedStep(graphs, plan, trace.device(), forward_outputs, written_inputs(), tangents)
+    return PlannedStep(
+        graphs, plan, trace.device(), forward_outputs, written_inputs(joint), tangents
+    )
 
 
 def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> RematSolution:
@@ -174,11 +179,15 @@ def costs_of(graphs: SplitStep, costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, 
     """Costs of the rewritten graphs' nodes: those of the traced nodes that they stand for."""
     by_name = {node.name: cost for node, cost in costs.items()}
     free = Cost(0.0, 0)
-    return {
-        node: by_name.get(str(node.meta.get("of")), free)
-        for module in (graphs.forward, graphs.backward)
-        for node in module.graph.nodes
-    }
+    found = {}
+    for module in (graphs.forward, graphs.backward):
+        for node in module.graph.nodes:
+            cost = by_name.get(str(node.meta.get("of")), free)
+            if node.target is replay_draw:  # it sets the generator's present state aside
+                state = tensor_bytes(node.args[0].meta["val"])
+                cost = Cost(cost.seconds, cost.workspace_bytes + state)
+            found[node] = cost
+    return found
 
 
 def make_plan(

@@ -10,9 +10,11 @@ from typing import Any
 
 import torch
 import torch._functorch.config as functorch_config
+import torch._inductor.config as inductor_config
 import torch.fx as fx
 from torch._dynamo.backends.common import aot_autograd  # stable from 2.11 to 2.15
 
+from . import inductor
 from .compile import boxed
 from .errors import BudgetWarning
 from .pipeline import Options, PlannedStep, plan_step
@@ -47,6 +49,11 @@ class Session:
     watch: Watch = field(default_factory=Watch)
 
     @property
+    def uses_inductor(self) -> bool:
+        """Are the graphs compiled further, or run operator by operator?"""
+        return self.backend_name == "inductor"
+
+    @property
     def plan(self) -> Plan | None:
         """The plan of the step that ran last, or that was made last."""
         return self.current.plan if self.current else None
@@ -66,24 +73,39 @@ class Session:
             self.current = step
             return step.graphs.forward, step.graphs.backward
 
-        def forward(module: fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
-            return self._forward(module, planned[-1])
+        def forward(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+            return self._forward(module, self._run(module, inputs), planned[-1])
 
-        def backward(module: fx.GraphModule, _inputs: Any) -> Callable[..., Any]:
-            return self._backward(module)
+        def backward(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+            planned[-1].run_backward = self._run(module, inputs, is_backward=True)
+            return self._backward(planned[-1].run_backward)
 
         compiler = aot_autograd(
             fw_compiler=forward,
             bw_compiler=backward,
-            inference_compiler=lambda module, _: boxed(module),
+            inference_compiler=self._run,
             partition_fn=partition,
+            decompositions=inductor.decompositions() if self.uses_inductor else None,
         )
         # Donated buffers would forbid retain_graph=True; ours frees saved values by itself.
-        with functorch_config.patch(donated_buffer=False):
+        # Without fallback_random AOTAutograd drops draws that nobody reads.
+        with (
+            functorch_config.patch(donated_buffer=False),
+            inductor_config.patch(fallback_random=True),
+        ):
             return compiler(graph, example_inputs)
 
-    def _forward(self, module: fx.GraphModule, step: PlannedStep) -> Callable[..., Any]:
-        run = boxed(module)
+    def _run(
+        self, module: fx.GraphModule, inputs: Any, is_backward: bool = False
+    ) -> Callable[..., Any]:
+        """A function of a list that runs one graph, by the chosen backend."""
+        if self.uses_inductor:
+            return inductor.compile_graph(module, inputs, is_backward)
+        return boxed(module)
+
+    def _forward(
+        self, module: fx.GraphModule, run: Callable[..., Any], step: PlannedStep
+    ) -> Callable[..., Any]:
         shapes = [_value(v) for v in module.graph.output_node().args[0]]  # type: ignore[union-attr]
 
         def forward(args: list[Any]) -> Any:
@@ -100,9 +122,7 @@ class Session:
         forward._boxed_call = True  # type: ignore[attr-defined]
         return forward
 
-    def _backward(self, module: fx.GraphModule) -> Callable[..., Any]:
-        run = boxed(module)
-
+    def _backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
         def backward(args: list[Any]) -> Any:
             self.watch.mark_end()
             return run(args)
@@ -114,9 +134,10 @@ class Session:
         """Run the step's graphs once, without effects, before the first real step."""
         peak = proved_peak(
             forward,
-            boxed(step.graphs.backward),
+            step.run_backward or boxed(step.graphs.backward),
             args,
             step.forward_outputs,
+            len(step.written_inputs),
             step.tangents,
             step.device,
         )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import torch
 import torch.fx as fx
-from torch._guards import TracingContext
+from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput  # 2.9 to 2.15
 
 from .errors import TraceError
 from .passes.simplify import simplify
@@ -105,15 +105,19 @@ def trace_joint(joint: fx.GraphModule, forward_outputs: int) -> StepTrace:
                 "or pad the inputs to a fixed shape."
             )
     simple = simplify(joint)
-    written = written_inputs()
+    written = written_inputs(joint)
     sources = [n for n in simple.graph.nodes if n.op == "placeholder"]
     overwritten = tuple(sources[i] for i in written)
     storages = map_storages(simple.graph)
     return StepTrace(simple, storages, forward_outputs, len(written), overwritten)
 
 
-def written_inputs() -> tuple[int, ...]:
-    """Positions of the step's inputs that AOTAutograd writes to after the forward part."""
-    context = TracingContext.try_get()
-    metadata = context.fw_metadata if context else None
-    return tuple(metadata.mutated_inp_runtime_indices) if metadata else ()
+def written_inputs(joint: fx.GraphModule) -> tuple[int, ...]:
+    """Positions of the step's inputs that AOTAutograd writes to after the forward part.
+
+    Their new values are the first outputs of the graph, in this order.
+    """
+    sources = [n.meta.get("desc") for n in joint.graph.nodes if n.op == "placeholder"]
+    outputs = joint.graph.output_node().meta.get("desc") or ()
+    written = [d.mutated_input for d in outputs if isinstance(d, InputMutationAOTOutput)]
+    return tuple(map(sources.index, written))

@@ -11,12 +11,13 @@ from fxmem.errors import FxmemError
 from fxmem.measure import MeasuredStep
 from fxmem.plan import CATEGORIES, Moment, Plan
 
+from .canvas import FAINT, INK, canvas, draw_budget, label_point, save, unit_of
+
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 KINDS = ("memory",)
-SUFFIXES = (".svg", ".png", ".pdf")
 
 # Okabe and Ito's palette, told apart with any colour vision (jfly.uni-koeln.de/color).
 COLOURS = {
@@ -39,23 +40,8 @@ LABELS = {
 }
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("-", "-", "--", "-.", ":")
-_INK, _FAINT = "#222222", "#666666"
-_BUDGET = "#000000"
-
-_STYLE = {
-    "font.family": "sans-serif",
-    "font.size": 11,
-    "axes.titlesize": 13,
-    "axes.labelsize": 11,
-    "legend.fontsize": 10,
-    "svg.fonttype": "none",  # text stays text: searchable, and small
-    "svg.hashsalt": "fxmem",  # the same plan gives the same file
-}
-_SIZE = (10.5, 5.0)  # inches
-_DOTS = 160  # an inch, in PNG
 _SIGHT = 1e-3  # of the peak; less cannot be seen
 _HEADROOM = 1.22  # of the highest value; labels of peaks stand in it
-_BUDGET_IN_SIGHT = 1.6  # a budget further above the peak would squash the picture
 
 
 def plot_plan(plan: Plan, path: str | Path, kind: str = "memory") -> None:
@@ -77,7 +63,7 @@ def plot_plan(plan: Plan, path: str | Path, kind: str = "memory") -> None:
     """
     if kind not in KINDS:
         raise FxmemError(f"kind={kind!r} is not known; give {' or '.join(map(repr, KINDS))}.")
-    _save(path, lambda: draw_plan(plan))
+    save(path, lambda: draw_plan(plan))
 
 
 def plot_steps(
@@ -101,16 +87,16 @@ def plot_steps(
     """
     if not steps:
         raise FxmemError("there is no step to draw; give at least one, by name.")
-    _save(path, lambda: draw_steps(steps, budget))
+    save(path, lambda: draw_steps(steps, budget))
 
 
 def draw_plan(plan: Plan) -> Figure:
     """The figure that `plot_plan` saves."""
-    figure, axes = _canvas()
+    figure, axes = canvas()
     moments = plan.timeline
     edges, timed = _edges(moments)
     highest = max(plan.peak_bytes, 1)
-    size, unit = _unit(highest)
+    size, unit = unit_of(highest)
     areas = [[m.held[i] / size for m in moments] for i in range(len(CATEGORIES))]
     # What would be thinner than a line needs no row of the legend.
     shown = [i for i, area in enumerate(areas) if max(area, default=0) * size > _SIGHT * highest]
@@ -125,7 +111,7 @@ def draw_plan(plan: Plan) -> Figure:
         )
     peak = plan.peak_moment()
     top = plan.peak_bytes / size
-    above = _draw_budget(axes, plan.budget_bytes, plan.peak_bytes, size)
+    above = draw_budget(axes, plan.budget_bytes, plan.peak_bytes, size)
     axes.set_ylim(0, max(top, above, 1e-9) * _HEADROOM)
     axes.set_xlim(0, edges[-1] or 1)
     if peak is not None:
@@ -136,19 +122,19 @@ def draw_plan(plan: Plan) -> Figure:
     _mark_turn(axes, moments, edges)
     axes.set_xlabel("predicted time since the step began (ms)" if timed else "operators run")
     axes.set_ylabel(f"memory held ({unit})")
-    axes.set_title(_plan_title(plan), loc="left", pad=24, color=_INK)
+    axes.set_title(_plan_title(plan), loc="left", pad=24, color=INK)
     _legend_of_categories(axes, peak, shown)
     return figure
 
 
 def draw_steps(steps: Mapping[str, MeasuredStep], budget: int | None = None) -> Figure:
     """The figure that `plot_steps` saves."""
-    figure, axes = _canvas()
+    figure, axes = canvas()
     highest = max(step.peak_bytes for step in steps.values())
-    size, unit = _unit(highest)
+    size, unit = unit_of(highest)
     longest = max((s.timeline[-1][0] for s in steps.values() if s.timeline), default=0) * 1e3
     axes.set_xlim(0, longest or 1)
-    above = _draw_budget(axes, budget, highest, size, outside=True)
+    above = draw_budget(axes, budget, highest, size, outside=True)
     axes.set_ylim(0, max(highest / size, above, 1e-9) * _HEADROOM)
     peaks: list[tuple[float, float, str, str]] = []
     # Highest first, so that lower ones lie in front.
@@ -172,43 +158,8 @@ def draw_steps(steps: Mapping[str, MeasuredStep], budget: int | None = None) -> 
     _name_peaks(axes, peaks, above)
     axes.set_xlabel("time since the step began (ms), allocator recorded")
     axes.set_ylabel(f"memory held ({unit})")
-    axes.set_title("Measured memory of one training step", loc="left", pad=10, color=_INK)
+    axes.set_title("Measured memory of one training step", loc="left", pad=10, color=INK)
     return figure
-
-
-def _canvas() -> tuple[Figure, Axes]:
-    """An empty picture; no pyplot, so no display and no state left behind."""
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=_SIZE, layout="constrained")
-    axes = figure.add_subplot()
-    axes.spines[["top", "right"]].set_visible(False)
-    axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
-    axes.set_axisbelow(True)
-    return figure, axes
-
-
-def _save(path: str | Path, draw: Any) -> None:
-    path = Path(path)
-    suffix = path.suffix.lower()
-    if suffix not in SUFFIXES:
-        raise FxmemError(
-            f"pictures end in {', '.join(SUFFIXES)}, and {path.name!r} does not; rename it."
-        )
-    try:
-        import matplotlib as mpl
-    except ImportError as error:
-        raise FxmemError(
-            "pictures need matplotlib, which is not installed: pip install 'fxmem[plot]'"
-        ) from error
-    with mpl.rc_context(_STYLE):
-        # Without a date the same plan gives the same file.
-        undated = {"Date": None} if suffix == ".svg" else None
-        draw().savefig(path, dpi=_DOTS, metadata=undated)
-
-
-def _unit(peak_bytes: int) -> tuple[int, str]:
-    return (2**30, "GiB") if peak_bytes >= 10 * 2**30 else (2**20, "MiB")
 
 
 def _edges(moments: Sequence[Moment]) -> tuple[list[float], bool]:
@@ -221,72 +172,11 @@ def _edges(moments: Sequence[Moment]) -> tuple[list[float], bool]:
     return [*(m.start * 1e3 for m in moments), end * 1e3], True
 
 
-def _draw_budget(
-    axes: Axes, budget: int | None, peak: int, size: int, outside: bool = False
-) -> float:
-    """The budget's line; gives the height that labels of peaks must clear, or 0.
-
-    Its label stands over its left end, where a plan within the budget leaves room, or
-    ``outside``, beyond its right end.
-    """
-    if budget is None:
-        return 0.0
-    text = f"budget {format_bytes(budget)}"
-    if budget > _BUDGET_IN_SIGHT * peak:
-        text += ", above this picture"
-        axes.annotate(text, (1, 0.99), xycoords="axes fraction", ha="right", va="top", color=_FAINT)
-        return 0.0
-    height = budget / size
-    axes.axhline(height, color=_BUDGET, linestyle=(0, (6, 3)), linewidth=1.4, zorder=4)
-    axes.annotate(
-        text.replace(" ", "\n", 1) if outside else text,
-        (1 if outside else 0, height),
-        xycoords=("axes fraction", "data"),
-        xytext=(6, 0) if outside else (6, 5),
-        textcoords="offset points",
-        va="center" if outside else "baseline",
-        color=_BUDGET,
-        zorder=6,
-    )
-    return height
-
-
 def _name_peak(axes: Axes, text: str, point: tuple[float, float], above: float) -> None:
     """Name the one peak, above the budget's line and its label."""
     x, y = point
-    axes.plot([x], [y], "o", color=_INK, markersize=5, zorder=5)
-    _label(axes, text, (x, y), max(y, above), raised=26, color=_INK)
-
-
-def _label(
-    axes: Axes, text: str, point: tuple[float, float], height: float, raised: float, **look: Any
-) -> None:
-    """Text some points over ``height``, with a thin line down to ``point``."""
-    left, right = axes.get_xlim()
-    share = (point[0] - left) / (right - left)
-    side, foot = (
-        ("left", 0.02) if share < 0.3 else ("right", 0.98) if share > 0.7 else ("center", 0.5)
-    )
-    arrow = {"arrowstyle": "-", "linewidth": 0.8, "shrinkA": 0, "relpos": (foot, 0)}
-    axes.annotate(
-        text,
-        point,
-        xytext=(point[0], height),
-        textcoords=_raised(axes, raised),
-        ha=side,
-        arrowprops={**arrow, "color": look["color"]},
-        bbox={"boxstyle": "round,pad=0.15", "facecolor": "white", "alpha": 0.9, "linewidth": 0},
-        zorder=8,
-        **look,
-    )
-
-
-def _raised(axes: Axes, points: float) -> Any:
-    """Data coordinates, raised by some points."""
-    from matplotlib.transforms import ScaledTranslation
-
-    figure = axes.figure
-    return axes.transData + ScaledTranslation(0, points / 72, figure.dpi_scale_trans)
+    axes.plot([x], [y], "o", color=INK, markersize=5, zorder=5)
+    label_point(axes, text, (x, y), max(y, above), raised=26, color=INK)
 
 
 def _name_peaks(axes: Axes, peaks: Sequence[tuple[float, float, str, str]], above: float) -> None:
@@ -302,7 +192,9 @@ def _name_peaks(axes: Axes, peaks: Sequence[tuple[float, float, str, str]], abov
             at += line
         placed.append((x, at))
         axes.plot([x], [y], "o", color=colour, markersize=6, zorder=7, markeredgecolor="white")
-        _label(axes, text, (x, y), at, raised=10, color=colour, weight="bold")
+        label_point(axes, text, (x, y), at, raised=10, color=colour, weight="bold")
+    highest = max(at for _, at in placed)
+    axes.set_ylim(0, max(height, highest + 2 * line))
 
 
 def _draw_residents(axes: Axes, steps: Sequence[MeasuredStep], size: int) -> None:
@@ -319,7 +211,7 @@ def _draw_residents(axes: Axes, steps: Sequence[MeasuredStep], size: int) -> Non
         xytext=(6, 0),
         textcoords="offset points",
         va="center",
-        color=_INK,
+        color=INK,
         zorder=6,
     )
 
@@ -329,7 +221,7 @@ def _mark_turn(axes: Axes, moments: Sequence[Moment], edges: Sequence[float]) ->
     turn = next((i for i, m in enumerate(moments) if m.phase == "backward"), None)
     if turn is None:
         return
-    axes.axvline(edges[turn], color=_FAINT, linestyle=":", linewidth=1.4, zorder=4)
+    axes.axvline(edges[turn], color=FAINT, linestyle=":", linewidth=1.4, zorder=4)
     for text, side, shift in (("◂ forward", "right", -4), ("backward ▸", "left", 4)):
         axes.annotate(
             text,
@@ -338,7 +230,7 @@ def _mark_turn(axes: Axes, moments: Sequence[Moment], edges: Sequence[float]) ->
             xytext=(shift, 4),
             textcoords="offset points",
             ha=side,
-            color=_FAINT,
+            color=FAINT,
         )
 
 

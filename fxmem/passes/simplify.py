@@ -22,8 +22,9 @@ def simplify(joint: fx.GraphModule) -> fx.GraphModule:
     graph = _merge_common(joint.graph)
     _drop_views(graph)
     _drop_copies(graph)
-    # Random draws count as impure here and stay: the generator must end where eager's does.
-    graph.eliminate_dead_code()
+    # Unread random draws stay (the default calls them pure while torch.compile is at work):
+    # the generator must end where eager's does.
+    graph.eliminate_dead_code(lambda n: n.is_impure())
     graph.lint()
     return fx.GraphModule(joint, graph)
 

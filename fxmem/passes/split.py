@@ -65,7 +65,8 @@ def split(joint: fx.GraphModule, forward_outputs: int) -> SplitStep:
     backward.output(fx.map_arg(tuple(gradients), env.__getitem__))
 
     for graph in (forward, backward):
-        graph.eliminate_dead_code()
+        # The default calls random draws pure while torch.compile is at work.
+        graph.eliminate_dead_code(lambda n: n.is_impure())
         graph.lint()
     return SplitStep(
         fx.GraphModule(joint, forward),

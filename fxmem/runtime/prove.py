@@ -21,6 +21,7 @@ def proved_peak(
     backward: Boxed,
     args: Sequence[Any],
     forward_outputs: int,
+    written_back: int,
     tangents: Sequence[torch.Tensor],
     device: torch.device,
 ) -> int:
@@ -34,13 +35,15 @@ def proved_peak(
         The step's primals.
     forward_outputs : int
         How many outputs of ``forward`` belong to the step; the rest are saved values.
+    written_back : int
+        How many of those, at the front, are copied into inputs and freed before backward.
     tangents : sequence of torch.Tensor
         Fake tensors of the shapes of the gradients that backward starts from.
     """
 
     def step() -> None:
         made = list(forward(list(args)))
-        held, saved = made[:forward_outputs], made[forward_outputs:]
+        held, saved = made[written_back:forward_outputs], made[forward_outputs:]
         made.clear()
         starts = [torch.ones(t.shape, dtype=t.dtype, device=t.device) for t in tangents]
         arguments = [*saved, *starts]

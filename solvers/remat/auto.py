@@ -136,11 +136,11 @@ def _bound(
     problem: RematProblem, a: Arrays, budget: int, seconds: float
 ) -> tuple[int, float, Boundary | None]:
     """Lower bound (-1: nothing fits), price per byte, boundary of the turn or the best pivot."""
-    stop = clock.monotonic() + seconds
     order = np.arange(problem.count)
     gap, saved = np.empty(len(order) + 1, np.int64), np.empty(len(order), np.int64)
     timeline(a, order, gap, saved)
     during = gap[:-1] + a.op["extra"] - saved
+    stop = clock.monotonic() + seconds  # after the kernel above was compiled or loaded
     pivots = [] if problem.turn is None else [problem.turn]
     hot = [int(v) for v in np.argsort(-during, kind="stable") if during[v] > budget]
     pivots += hot[:: max(1, len(hot) // 24)]
@@ -172,19 +172,27 @@ def _starts(
     time_limit: float,
 ) -> list[np.ndarray]:
     """First schedules of the search, most promising first."""
-    found = []
-    if boundary is not None:
-        ranked = starts(problem, a, boundary, budget, price, 0.15 * time_limit, reorder)
-        found += [sequence for _, sequence in ranked[:4]]
-    found.append(heuristics.greedy(problem, a, budget))
-    for sequence in found:
-        incumbent.offer(sequence)
     scale = max(price, float(a.op["time"].sum()) / max(1.0, float(a.storage["size"].sum())))
 
     def cost(sequence: np.ndarray) -> float:
         total, _, over = evaluate(a, sequence, budget)
         return total + scale * over
 
+    stop = clock.monotonic() + 0.2 * time_limit
+    cuts = []
+    if boundary is not None and problem.turn is not None:
+        ranked = starts(problem, a, boundary, budget, price, 0.1 * time_limit, reorder)
+        cuts = [sequence for _, sequence in ranked]
+        within = [sequence for (over, _), sequence in ranked if over == 0]
+        cuts = within[:1] + sorted(cuts, key=cost)[:6]
+    found = []
+    for sequence in [np.arange(problem.count), *cuts]:
+        for share in (1.0, 0.0):
+            if not found or clock.monotonic() < stop:
+                found.append(heuristics.relieve(a, sequence, budget, share, not reorder))
+    found += cuts
+    for sequence in found:
+        incumbent.offer(sequence)
     return sorted(found, key=cost)
 
 

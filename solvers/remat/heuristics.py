@@ -8,7 +8,7 @@ from numba import njit
 from .anneal import TRAIL, insert_chain, undo
 from .arrays import Arrays
 from .bound import boundary_bound
-from .evaluate import timeline
+from .evaluate import evaluate, timeline
 from .mincut import Boundary
 from .problem import RematProblem
 from .schedule import on_demand
@@ -115,15 +115,25 @@ def _greedy(a: Arrays, st: State, share: float, fixed: bool) -> None:
         insert_chain(a, st, pick[0], pick[1], share, fixed, trail)
 
 
+def relieve(
+    a: Arrays, sequence: np.ndarray, budget: int, share: float, fixed: bool = False
+) -> np.ndarray:
+    """``sequence`` with reruns added where its peak is over ``budget``, best ratio first."""
+    state = empty_state(a, 4 * len(a.op) + 100)
+    load(a, state, sequence, budget)
+    _greedy(a, state, share, fixed)
+    return state.step["seq"][: state.meta[LENGTH]].copy()
+
+
 def greedy(problem: RematProblem, a: Arrays, budget: int | None) -> np.ndarray:
     """While the peak is over budget, make the rerun that frees most bytes per second."""
     order = np.arange(problem.count)
     if budget is None:
         return order
-    found = []
-    for share in (1.0, 0.0):
-        state = empty_state(a, 4 * problem.count + 100)
-        load(a, state, order, budget)
-        _greedy(a, state, share, False)
-        found.append((state.meta[OVER], state.meta[TIME], state.step["seq"][: state.meta[LENGTH]].copy()))
-    return min(found, key=lambda item: item[:2])[2]
+    found = [relieve(a, order, budget, share) for share in (1.0, 0.0)]
+
+    def rank(sequence: np.ndarray) -> tuple[int, int]:
+        total, _, over = evaluate(a, sequence, budget)
+        return over, total
+
+    return min(found, key=rank)

@@ -55,7 +55,7 @@ def price_rounds(
     budget: int,
     start_price: float,
     reorder: bool = True,
-    rounds: int = 60,
+    rounds: int = 400,
 ) -> Iterator[np.ndarray]:
     """Yield a schedule for each round of prices.
 
@@ -80,7 +80,7 @@ def price_rounds(
     price = np.zeros(count + 2)
     price[pivot] = start_price
     scale_time = max(1.0, float(time.sum()))
-    step = 0.2 * max(start_price, scale_time / max(1, size.sum()))
+    aim, before, stuck = 0.05 * scale_time, b"", 0
     unit = max(1.0, 1e15 / (scale_time * 8))
     once = np.zeros(count, np.bool_)
     once[list(problem.once)] = True
@@ -113,11 +113,22 @@ def price_rounds(
         spot = np.where(spot > 0, spot, count)
         spot = np.minimum.accumulate(spot[::-1])[::-1]
         excess = np.full(count + 2, -np.inf)
-        np.maximum.at(excess, spot, (during[at:] - budget) / max(1, budget))
+        np.maximum.at(excess, spot, (during[at:] - budget).astype(float))
         excess[~np.isfinite(excess)] = 0
-        # Rounding to cuts makes prices jump: shorter steps as rounds go by.
-        price += step / (1 + turn / 10) * np.maximum(excess, -0.3)
-        price = np.maximum(price, 0)
+        excess[(excess < 0) & (price <= 0)] = 0
+        # Polyak's step towards a value a little above the present one.
+        norm = float((excess**2).sum())
+        if norm == 0:
+            return
+        digest = sequence.tobytes()
+        # Too short a step leaves the cut where it was; too long a one skips good cuts.
+        aim = min(aim * 2, scale_time) if digest == before else max(aim * 0.9, 1e-4 * scale_time)
+        stuck = stuck + 1 if digest == before else 0
+        if stuck > 40:
+            return
+        before = digest
+        # A byte that costs more than the whole step is not worth more still.
+        price = np.clip(price + aim / norm * excess, 0, 2 * scale_time / max(1, budget))
 
 
 def starts(
