@@ -1,7 +1,8 @@
 """Make a PyTorch training step fit a memory budget."""
 
-from .api import FittedModule, optimize
+from .api import FittedModule, optimize, plan
 from .budget import Budget
+from .costs import Device
 from .errors import (
     BudgetSyntaxError,
     FxmemError,
@@ -19,6 +20,7 @@ __version__ = "0.1.0"
 __all__ = [
     "Budget",
     "BudgetSyntaxError",
+    "Device",
     "FittedModule",
     "FxmemError",
     "InfeasibleBudget",
@@ -33,4 +35,5 @@ __all__ = [
     "UnsupportedDevice",
     "measure",
     "optimize",
+    "plan",
 ]

@@ -1,4 +1,4 @@
-"""What users call: `optimize`."""
+"""What users call: `optimize` and `plan`."""
 
 from __future__ import annotations
 
@@ -7,14 +7,19 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils._pytree import tree_map_only
 
 from .budget import Budget
-from .costs import CostTable, MeasuredCosts
-from .errors import FxmemError
+from .costs import DEVICES, CostTable, DatasheetCosts, Device, MeasuredCosts, find_device
+from .errors import FxmemError, UnsupportedDevice
 from .fitted import ExampleInputs, FittedModule, fit
 from .pipeline import Options
+from .plan import Plan
 from .residents import count_residents
 from .session import Session
+
+#: Called with (stage, details) as planning goes on.
+Progress = Callable[[str, Mapping[str, Any]], None]
 
 #: How the planned graphs run: operator by operator, or compiled further.
 BACKENDS = ("eager", "inductor")
@@ -33,7 +38,7 @@ def optimize(
     time_limit: float = 30.0,
     costs: str | CostTable = "measured",
     cache: bool = True,
-    progress: Callable[[str, Mapping[str, Any]], None] | None = None,
+    progress: Progress | None = None,
     seed: int = 0,
 ) -> FittedModule:
     """Make a module train inside a byte budget.
@@ -92,21 +97,84 @@ def optimize(
         seed=seed,
         progress=progress,
     )
-
-    def residents(inputs: Sequence[Any]) -> int:
-        return count_residents(model, list(inputs), optimizer).total
-
-    fitted = fit(model, Session(options, residents, backend))
+    fitted = fit(model, Session(options, _resident_counter(model, optimizer), backend))
     if example_inputs is not None:
         fitted.rehearse(example_inputs)
     return fitted
+
+
+def plan(
+    model: torch.nn.Module,
+    budget: int | str | float | Budget | None,
+    example_inputs: ExampleInputs,
+    *,
+    device: str | Device | None = None,
+    optimizer: torch.optim.Optimizer | str | None = None,
+    solver: str = "auto",
+    pool: bool = True,
+    time_limit: float = 30.0,
+    costs: str | CostTable = "measured",
+    cache: bool = True,
+    progress: Progress | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Plan a step without running anything of the module.
+
+    Parameters
+    ----------
+    model : torch.nn.Module
+        May be built under ``torch.device("meta")``.
+    budget, optimizer, solver, pool, time_limit, costs, cache, progress, seed
+        As for `optimize`.
+    example_inputs : tuple or dict
+        Real or meta tensors; only their shapes and dtypes count.
+    device : str or Device, optional
+        A device that need not be in this machine, by the name of its data sheet. Costs then
+        come from there, and workspace is not known. Left out: the module's own device, with
+        costs measured on it.
+
+    Raises
+    ------
+    InfeasibleBudget, BudgetSyntaxError, TraceError
+    UnsupportedDevice
+        No data sheet by that name, or a meta module without a device.
+    """
+    on_meta = any(p.is_meta for p in model.parameters())
+    if device is None and on_meta and isinstance(costs, str):
+        raise UnsupportedDevice(
+            "the module is on the meta device, where nothing can be measured: name the device "
+            f"to plan for, one of {', '.join(sorted(DEVICES))}, or give an fxmem.Device."
+        )
+    if device is not None:
+        costs = DatasheetCosts(find_device(device))
+    options = Options(
+        budget=Budget.parse(budget),
+        costs=_cost_table(costs, model, cache, progress),
+        solver=solver,
+        time_limit=time_limit,
+        reuse=pool,
+        seed=seed,
+        progress=progress,
+    )
+    if on_meta:
+        example_inputs = tree_map_only(torch.Tensor, lambda t: t.to("meta"), example_inputs)
+    session = Session(options, _resident_counter(model, optimizer), proves=False)
+    fit(model, session).rehearse(example_inputs)
+    assert session.plan is not None
+    return session.plan
+
+
+def _resident_counter(
+    model: torch.nn.Module, optimizer: torch.optim.Optimizer | str | None
+) -> Callable[[Sequence[Any]], int]:
+    return lambda inputs: count_residents(model, list(inputs), optimizer).total
 
 
 def _cost_table(
     costs: str | CostTable,
     model: torch.nn.Module,
     cache: bool,
-    progress: Callable[[str, Mapping[str, Any]], None] | None,
+    progress: Progress | None,
 ) -> CostTable:
     if not isinstance(costs, str):
         return costs
@@ -122,4 +190,4 @@ def _cost_table(
     return MeasuredCosts(device, cache=cache, progress=tell)
 
 
-__all__ = ["FittedModule", "optimize"]
+__all__ = ["FittedModule", "optimize", "plan"]

@@ -77,14 +77,15 @@ def lower(
         workspace=tuple(costs[n].workspace_bytes if n else outside for n in order),
         reuse=tuple(victims),
         once=frozenset(i for i, n in enumerate(order) if n in once),
-        ordered=tuple(i for i, n in enumerate(order) if n in once or n in random),
+        # The turn is among them: a draw of the forward part must not wait for the backward part.
+        ordered=tuple(i for i, n in enumerate(order) if n is None or n in once or n in random),
         turn=order.index(None),
         keep=held | tangents,
         resident_bytes=resident_bytes,
         names=tuple(n.name if n else "turn" for n in order),
         storage_names=tuple(n.name for n in storages.made_by),
     )
-    states = 5056 * (len(problem.ordered) + 3) if problem.ordered else 0
+    states = 5056 * (len(random) + 3) if random else 0
     copies = sum(storages.size[s] for s in trace.storages_of(trace.overwritten))
     return Lowered(problem, tuple(order), states + copies)
 

@@ -12,7 +12,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from .errors import FxmemError
-from .storages import tensor_bytes
+from .storages import allocated_bytes
 
 OPTIMIZERS = {
     "adam": torch.optim.Adam,
@@ -69,13 +69,11 @@ def _count(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
         key = tensor.untyped_storage()._cdata if tensor.layout is torch.strided else id(tensor)
         if key not in seen:
             seen.add(key)
-            total += tensor_bytes(tensor)
+            total += allocated_bytes(tensor)
     return total
 
 
-def optimizer_bytes(
-    module: torch.nn.Module, optimizer: torch.optim.Optimizer | str | None
-) -> int:
+def optimizer_bytes(module: torch.nn.Module, optimizer: torch.optim.Optimizer | str | None) -> int:
     """Bytes of an optimizer's state after its first step, found by a step on meta tensors.
 
     Raises

@@ -34,6 +34,10 @@ class Session:
     options : Options
     residents : callable
         Bytes that the step holds throughout, counted when a plan is made.
+    backend_name : str
+        ``"eager"`` or ``"inductor"``.
+    proves : bool
+        Is each plan run once, without effects, before it is trusted?
     steps : list of PlannedStep
         One for each set of input shapes, newest last.
     """
@@ -41,6 +45,7 @@ class Session:
     options: Options
     residents: Callable[[Sequence[Any]], int]
     backend_name: str = "eager"
+    proves: bool = True
     steps: list[PlannedStep] = field(default_factory=list)
     current: PlannedStep | None = None
     rehearsing: bool = False
@@ -110,7 +115,7 @@ class Session:
 
         def forward(args: list[Any]) -> Any:
             self.current = step
-            if step.measured is None:
+            if self.proves and step.measured is None:
                 self._prove(step, run, args)
             if self.rehearsing:
                 return _stand_ins(shapes, args, step.written_inputs)
@@ -184,5 +189,3 @@ def _stand_ins(shapes: list[Any], args: list[Any], written: Sequence[int]) -> tu
             made.append(shape)
     args.clear()
     return tuple(made)
-
-

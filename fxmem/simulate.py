@@ -124,9 +124,7 @@ class _Walk:
         self.storages, self.clock, self.phase = storages, clock, phase
         self.kept, self.gradients, self.outputs_bytes = kept, gradients, outputs_bytes
 
-    def run(
-        self, graph: fx.Graph, alive: dict[int, str], pinned: set[int], free: set[int]
-    ) -> None:
+    def run(self, graph: fx.Graph, alive: dict[int, str], pinned: set[int], free: set[int]) -> None:
         """Walk ``graph``; ``alive`` is held from the start, ``pinned`` never freed."""
         last: dict[int, fx.Node] = {}
         for node in graph.nodes:

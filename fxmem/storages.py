@@ -17,8 +17,20 @@ from torch._ops import OpOverload
 
 aten = torch.ops.aten
 
+CUDA_BLOCK_BYTES = 512
+
 # Results that share the argument's storage although their schema does not say so.
 _UNDECLARED_VIEWS = {aten._unsafe_view.default, aten._reshape_alias.default}
+
+# These copy all of their first argument's storage, of which it may be a small view. Fake
+# results do not always tell: torch's cache of them leaves storage sizes out of its key.
+_COPY_WHOLE_STORAGE = {
+    aten.copy.default,
+    aten.slice_scatter.default,
+    aten.select_scatter.default,
+    aten.diagonal_scatter.default,
+    aten.as_strided_scatter.default,
+}
 
 
 @dataclass(frozen=True)
@@ -44,7 +56,7 @@ class StorageMap:
         """Register a storage for one tensor that ``node`` makes; -1 when it is no tensor."""
         if not isinstance(value, torch.Tensor):
             return -1
-        self.size.append(tensor_bytes(value))
+        self.size.append(allocated_bytes(value))
         self.made_by.append(node)
         return len(self.size) - 1
 
@@ -63,6 +75,18 @@ def tensor_bytes(value: torch.Tensor) -> int:
     if value.layout is not torch.strided:
         return value.numel() * value.element_size()
     return int(value.untyped_storage().nbytes())
+
+
+def allocated_bytes(value: torch.Tensor) -> int:
+    """Bytes that the allocator hands out for a tensor's storage.
+
+    CUDA's caching allocator rounds to 512 bytes (``kMinBlockSize``, CUDACachingAllocator.cpp);
+    a meta tensor stands for one on such a device.
+    """
+    size = tensor_bytes(value)
+    if value.device.type in ("cuda", "meta"):
+        return -(-size // CUDA_BLOCK_BYTES) * CUDA_BLOCK_BYTES
+    return size
 
 
 def map_storages(graph: fx.Graph) -> StorageMap:
@@ -84,10 +108,20 @@ def map_storages(graph: fx.Graph) -> StorageMap:
             if aliased is None:
                 values = _values(node)
                 found.of[node] = tuple(found.new(node, value) for value in values)
+                if node.target in _COPY_WHOLE_STORAGE:
+                    _copy_size(found, node)
             else:
                 # A list of views (split, unbind) shares its argument's one storage.
                 found.of[node] = found.of[aliased][:1] * max(1, len(_values(node)))
     return found
+
+
+def _copy_size(found: StorageMap, node: fx.Node) -> None:
+    source = node.args[0]
+    assert isinstance(source, fx.Node)
+    old, new = source.meta["val"], node.meta["val"]
+    if 0 not in old.stride() and old.dtype == new.dtype:
+        found.size[found.of[node][0]] = found.size[found.of[source][0]]
 
 
 def _values(node: fx.Node) -> tuple[object, ...]:

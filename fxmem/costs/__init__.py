@@ -1,6 +1,16 @@
 """Seconds and workspace bytes of an operator."""
 
+from .datasheet import DEVICES, DatasheetCosts, Device, find_device
 from .measured import MeasuredCosts
 from .table import Cost, CostTable, operator_key
 
-__all__ = ["Cost", "CostTable", "MeasuredCosts", "operator_key"]
+__all__ = [
+    "DEVICES",
+    "Cost",
+    "CostTable",
+    "DatasheetCosts",
+    "Device",
+    "MeasuredCosts",
+    "find_device",
+    "operator_key",
+]

@@ -152,5 +152,3 @@ def _cuda_devices(device: torch.device) -> list[torch.device]:
 
 def _nothing() -> None:
     return None
-
-

@@ -140,6 +140,3 @@ def _last_use(graph: fx.Graph, storages: StorageMap) -> dict[int, fx.Node]:
         for storage in storages.read_by(node):
             last[storage] = node
     return last
-
-
-
