@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._pytree import tree_map_only
 
 from .budget import Budget
@@ -156,12 +158,38 @@ def plan(
         seed=seed,
         progress=progress,
     )
-    if on_meta:
-        example_inputs = tree_map_only(torch.Tensor, lambda t: t.to("meta"), example_inputs)
     session = Session(options, _resident_counter(model, optimizer), proves=False)
-    fit(model, session).rehearse(example_inputs)
+    if on_meta:
+        _rehearse_on_fakes(model, session, example_inputs, optimizer)
+    else:
+        fit(model, session).rehearse(example_inputs)
     assert session.plan is not None
     return session.plan
+
+
+def _rehearse_on_fakes(
+    model: torch.nn.Module,
+    session: Session,
+    inputs: ExampleInputs,
+    optimizer: torch.optim.Optimizer | str | None,
+) -> None:
+    """Trace a meta module as if it lay on the CPU: some losses lose their gradient on meta."""
+    twin, made = copy.deepcopy(model), {}
+
+    def fake(tensor: torch.Tensor) -> torch.Tensor:
+        if tensor not in made:
+            empty = torch.empty_like(tensor, device="cpu", requires_grad=False)
+            if isinstance(tensor, torch.nn.Parameter):
+                empty = torch.nn.Parameter(empty, tensor.requires_grad)
+            made[tensor] = empty
+        return made[tensor]
+
+    with FakeTensorMode(allow_non_fake_inputs=True):
+        for module in twin.modules():
+            for table in (module._parameters, module._buffers):
+                table.update({k: fake(v) for k, v in table.items() if v is not None})
+        session.residents = _resident_counter(twin, optimizer)
+        fit(twin, session).rehearse(tree_map_only(torch.Tensor, fake, inputs))
 
 
 def _resident_counter(

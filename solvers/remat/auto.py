@@ -174,9 +174,9 @@ def _starts(
     """First schedules of the search, most promising first."""
     scale = max(price, float(a.op["time"].sum()) / max(1.0, float(a.storage["size"].sum())))
 
-    def cost(sequence: np.ndarray) -> float:
+    def cost(sequence: np.ndarray, factor: float = 1.0) -> float:
         total, _, over = evaluate(a, sequence, budget)
-        return total + scale * over
+        return total + factor * scale * over
 
     stop = clock.monotonic() + 0.2 * time_limit
     cuts = []
@@ -193,7 +193,14 @@ def _starts(
     found += cuts
     for sequence in found:
         incumbent.offer(sequence)
-    return sorted(found, key=cost)
+    # Which price of excess bytes ranks starts best is not known: take some by each.
+    picked: dict[bytes, np.ndarray] = {}
+    for factor in (1.0, 10.0, 100.0, 0.1):
+        ranked = sorted(found, key=lambda sequence: cost(sequence, factor))
+        fresh = [sequence for sequence in ranked if sequence.tobytes() not in picked]
+        for sequence in fresh[:2]:
+            picked[sequence.tobytes()] = sequence
+    return list(picked.values())
 
 
 def _by_rule(problem: RematProblem, a: Arrays, budget: int | None, solver: str) -> RematSolution:

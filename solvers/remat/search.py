@@ -1,4 +1,4 @@
-"""Annealing on several threads, in rounds that double, from the best schedule known.
+"""Annealing on several threads, in rounds that grow, from the best schedule known.
 
 Rounds are counted, not timed, so equal seeds give equal answers unless time runs out.
 """
@@ -7,17 +7,18 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
 
 import numpy as np
 
-from .anneal import BEST_LENGTH, BEST_TIME, FEASIBLE, anneal
+from .anneal import BEST_LENGTH, BEST_TIME, anneal
 from .arrays import Arrays
 from .evaluate import evaluate
-from .state import LENGTH, OVER, empty_state, load, peak_of
+from .state import LENGTH, OVER, empty_state, load
 
-CHUNK = 20_000  # moves between two looks at the clock
+CHUNK = 10_000  # moves between two looks at the clock
+HOT = (0.3, 0.03)  # first temperatures, in mean durations of an operator
 Progress = Callable[[float, int, int, int], None]
 
 
@@ -70,6 +71,8 @@ class Worker:
         self.state = empty_state(a, capacity)
         self.best = np.zeros(capacity + 4, np.int64)
         self.record = np.zeros(8, np.int64)
+        self.record[BEST_TIME] = -1
+        self.halt = False
 
     def start(self, sequence: np.ndarray, budget: int) -> None:
         """Begin at ``sequence``."""
@@ -82,7 +85,7 @@ class Worker:
     ) -> None:
         """``rounds`` moves from ``hot`` to ``cold``, or fewer if the deadline passes."""
         done = 0
-        while done < rounds and clock.monotonic() < deadline:
+        while done < rounds and clock.monotonic() < deadline and not self.halt:
             now = min(CHUNK, rounds - done)
             warm = hot * (cold / hot) ** (done / rounds)
             cool = hot * (cold / hot) ** ((done + now) / rounds)
@@ -106,11 +109,6 @@ class Worker:
         return self.best[: self.record[BEST_LENGTH]].copy()
 
 
-def _run_all(pool: ThreadPoolExecutor, workers: list[Worker], *arguments: object) -> None:
-    for job in [pool.submit(worker.run, *arguments) for worker in workers]:
-        job.result()
-
-
 def search(
     incumbent: Incumbent,
     starts: list[np.ndarray],
@@ -119,7 +117,7 @@ def search(
     seed: int,
     fixed: bool,
     threads: int = 2,
-    first_rounds: int = 200_000,
+    first_rounds: int = 100_000,
     patience: int = 2,
 ) -> None:
     """Shorten the incumbent's time within its budget until the deadline.
@@ -137,39 +135,102 @@ def search(
     fixed : bool
         First runs keep the given order.
     first_rounds : int
-        Moves of the first round on each thread; each round after it takes twice as many.
+        Moves of the first round on each thread; each round after it takes half as many again.
     patience : int
         Rounds without an improvement of 0.02 % after which to stop.
     """
     a = incumbent.a
     mean = max(1.0, float(a.op["time"].sum()) / max(1, len(a.op)))
-    price = price or float(a.op["time"].sum()) / max(1.0, float(a.storage["size"].sum()))
+    price = max(price, 0.1 * float(a.op["time"].sum()) / max(1.0, float(a.storage["size"].sum())))
     capacity = 4 * len(a.op) + 64
     workers = [
         Worker(a, capacity, 0.3 * price, seed * 7919 + 104729 * i + 1, fixed)
         for i in range(threads)
     ]
-    for i, worker in enumerate(workers):
-        worker.start(starts[min(i, len(starts) - 1)], incumbent.budget)
-    rounds, stale = first_rounds, 0
-    hot = mean
     with ThreadPoolExecutor(threads) as pool:
+        heads = _scout(pool, workers, incumbent, starts, mean, price, deadline)
+        if incumbent.sequence is None:
+            # Nothing fits yet: look for any schedule that does, then shorten that.
+            now = clock.monotonic()
+            squeeze(incumbent, 0, now + 0.5 * (deadline - now), seed, fixed, incumbent.budget)
+            if incumbent.sequence is not None:
+                heads = [incumbent.sequence, *heads[1:]]
+        for worker, head in zip(workers, heads, strict=False):
+            worker.start(head, incumbent.budget)
+        rounds, stale, turn = first_rounds, 0, 0
         while clock.monotonic() < deadline and incumbent.time > incumbent.bound:
             before = incumbent.time
-            _run_all(pool, workers, rounds, hot, 0.01 * mean, 1.0, False, deadline)
-            for worker in workers:
-                found = worker.found()
-                incumbent.offer(worker.current())
-                if found is not None:
-                    incumbent.offer(found)
+            jobs = []
+            for i, worker in enumerate(workers):
+                # One thread looks far, the other near; they change places each round.
+                hot = HOT[(turn + i) % len(HOT)] * mean
+                jobs.append(pool.submit(worker.run, rounds, hot, hot / 30, 1.0, False, deadline))
+            _wait(jobs, workers, incumbent)
             if incumbent.sequence is not None:
                 stale = stale + 1 if incumbent.time > before * 0.9998 else 0
                 if stale >= patience:
                     break
-                for worker in workers:
-                    worker.start(incumbent.sequence, incumbent.budget)
-            rounds *= 2
-            hot = max(0.3 * mean, hot * 0.8)
+                for i, worker in enumerate(workers):
+                    own = worker.found()
+                    # The far-looking thread goes on from its own schedule if that is close.
+                    if own is None or turn % 2 or worker.record[BEST_TIME] > 1.01 * incumbent.time:
+                        own = incumbent.sequence
+                    worker.start(own, incumbent.budget)
+            rounds = rounds * 3 // 2
+            turn += 1
+
+
+def _wait(jobs: list[Future], workers: list[Worker], incumbent: Incumbent) -> None:
+    """Let all jobs end and offer what they found, also when interrupted."""
+    try:
+        for job in jobs:
+            job.result()
+    except KeyboardInterrupt:
+        for worker in workers:
+            worker.halt = True
+        wait(jobs)
+        raise
+    finally:
+        for worker in workers:
+            found = worker.found()
+            incumbent.offer(worker.current())
+            if found is not None:
+                incumbent.offer(found)
+
+
+def _scout(
+    pool: ThreadPoolExecutor,
+    workers: list[Worker],
+    incumbent: Incumbent,
+    starts: list[np.ndarray],
+    mean: float,
+    price: float,
+    deadline: float,
+    most: int = 8,
+    rounds: int = 40_000,
+) -> list[np.ndarray]:
+    """Search briefly from each start; the best ends, one for each worker."""
+    ends = []
+    for first in range(0, min(most, len(starts)), len(workers)):
+        jobs = []
+        busy = []
+        for worker, start in zip(workers, starts[first : first + len(workers)], strict=False):
+            worker.start(start, incumbent.budget)
+            worker.weight = price
+            busy.append(worker)
+            jobs.append(
+                pool.submit(worker.run, rounds, 0.1 * mean, 0.003 * mean, 1.0, False, deadline)
+            )
+        _wait(jobs, busy, incumbent)
+        for worker in busy:
+            found = worker.found()
+            over = worker.state.meta[OVER]
+            if found is None:
+                ends.append(((1, int(over)), worker.current()))
+            else:
+                ends.append(((0, int(worker.record[BEST_TIME])), found))
+    ends.sort(key=lambda end: end[0])
+    return [ends[min(i, len(ends) - 1)][1] for i in range(len(workers))]
 
 
 def squeeze(
@@ -200,14 +261,11 @@ def squeeze(
                 over = max(1, worker.state.meta[OVER])
                 worker.weight = 30.0 * mean * len(a.op) / 50 / over
             turn += 1
-            _run_all(pool, workers, rounds, mean, 0.02 * mean, 0.05, True, deadline)
-            success = False
-            for worker in workers:
-                found = worker.found()
-                if found is not None and peak_of(a, worker.state) <= target:
-                    success = True
-                incumbent.offer(worker.current() if found is None else found)
+            jobs = [
+                pool.submit(worker.run, rounds, mean, 0.02 * mean, 0.05, True, deadline)
+                for worker in workers
+            ]
+            _wait(jobs, workers, incumbent)
+            success = incumbent.least_peak <= target
             share, rounds = (share * 1.3, rounds) if success else (share / 2, rounds * 5 // 4)
 
-
-__all__ = ["FEASIBLE", "Incumbent", "search", "squeeze"]

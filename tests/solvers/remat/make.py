@@ -1,0 +1,75 @@
+"""Random problems and brute force, for the tests beside it."""
+
+from __future__ import annotations
+
+import heapq
+import random
+
+from hypothesis import strategies as st
+
+from fxmem.solvers.remat import RematProblem, ScheduleError, check
+
+
+def random_problem(rng: random.Random, count: int, turn: bool, special: bool = True) -> RematProblem:
+    """A valid problem in a valid order; ``special``: with once, ordered, keep and reuse."""
+    size: list[int] = []
+    reads, writes, reuse = [], [], []
+    for _ in range(count):
+        row = [s for s in range(len(size)) if rng.random() < 0.35][-4:]
+        reads.append(tuple(row))
+        outputs = rng.choice([0, 1, 1, 1, 2]) if special else 1
+        writes.append(tuple(range(len(size), len(size) + outputs)))
+        size += [rng.randint(0, 4) for _ in range(outputs)]
+        reuse.append(tuple(s for s in row if special and rng.random() < 0.6))
+    pick = [v for v in range(count) if special and rng.random() < 0.12]
+    drawn = [v for v in range(count) if special and rng.random() < 0.15]
+    return RematProblem(
+        time=tuple(rng.randint(1, 9) for _ in range(count)),
+        size=tuple(size),
+        reads=tuple(reads),
+        writes=tuple(writes),
+        workspace=tuple(rng.randint(0, 2) for _ in range(count)),
+        reuse=tuple(reuse),
+        once=frozenset(pick),
+        ordered=tuple(drawn),
+        turn=rng.randrange(count) if turn and count else None,
+        keep=frozenset(s for s in range(len(size)) if rng.random() < 0.2),
+        resident_bytes=rng.randint(0, 3),
+    )
+
+
+@st.composite
+def problems(draw: st.DrawFn, most: int = 14) -> RematProblem:
+    """A strategy over `random_problem`."""
+    rng = random.Random(draw(st.integers(0, 1 << 30)))
+    return random_problem(rng, draw(st.integers(1, most)), draw(st.booleans()))
+
+
+def optimum(problem: RematProblem, budget: int, slack: int) -> int | None:
+    """Least total time within ``budget`` over all sequences of time <= base + ``slack``.
+
+    Dijkstra over prefixes; only for a handful of operators.
+    """
+    best: int | None = None
+    queue: list[tuple[int, tuple[int, ...]]] = [(0, ())]
+    limit = problem.base_time + slack
+    while queue:
+        total, sequence = heapq.heappop(queue)
+        if len(set(sequence)) == problem.count:
+            try:
+                if check(problem, sequence)[1] <= budget:
+                    best = total
+                    break
+            except ScheduleError:
+                continue
+        there = {s for v in sequence for s in problem.writes[v]}
+        rest = sum(problem.time[v] for v in range(problem.count) if v not in sequence)
+        for v in range(problem.count):
+            if v in sequence and (v in problem.once or v == problem.turn):
+                continue
+            if any(problem.writer[s] >= 0 and s not in there for s in problem.reads[v]):
+                continue
+            spent = total + problem.time[v]
+            if spent + rest - (problem.time[v] if v not in sequence else 0) <= limit:
+                heapq.heappush(queue, (spent, (*sequence, v)))
+    return best
