@@ -230,11 +230,7 @@ def _steps_picture(result: DemoResult) -> Callable[[Path], None]:
     def draw(path: Path) -> None:
         from .visualize import plot_steps
 
-        # The last recorded step is a settled one: the optimizer has its state.
-        steps = {
-            "plain PyTorch": result.plain.recorded[-1],
-            "fxmem": result.fitted.recorded[-1],
-        }
+        steps = {"plain PyTorch": result.plain.settled, "fxmem": result.fitted.settled}
         plot_steps(steps, path, budget=result.budget_bytes)
 
     return draw

@@ -123,6 +123,11 @@ class Trained:
         return max(step.peak_bytes for step in self.recorded)
 
     @property
+    def settled(self) -> MeasuredStep:
+        """The quickest recorded step after the first, in which the optimizer gets its state."""
+        return min(self.recorded[1:] or self.recorded, key=lambda step: step.seconds)
+
+    @property
     def median_seconds(self) -> float:
         """Median of the timed steps; not a number where none was timed."""
         return statistics.median(self.seconds) if self.seconds else float("nan")

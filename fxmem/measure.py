@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
 from .allocator import record, record_cuda
@@ -154,7 +155,8 @@ def _all_tensor_bytes() -> int:
     """Bytes of every storage that Python can see; for a step whose module is not known."""
     found = {}
     for value in gc.get_objects():
-        if issubclass(type(value), torch.Tensor) and value.layout is torch.strided:
-            if not isinstance(value, torch._subclasses.FakeTensor) and not value.is_meta:
-                found[value.untyped_storage()._cdata] = tensor_bytes(value)
+        if not issubclass(type(value), torch.Tensor) or isinstance(value, FakeTensor):
+            continue
+        if value.layout is torch.strided and not value.is_meta:
+            found[value.untyped_storage()._cdata] = tensor_bytes(value)
     return sum(found.values())

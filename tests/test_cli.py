@@ -33,9 +33,8 @@ constant = 3
 
 @pytest.fixture(autouse=True)
 def workplace(tmp_path, monkeypatch) -> Path:
-    """A working directory of its own, with a module of factories and its own caches."""
+    """A working directory of its own, with a module of factories."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setattr(sys, "path", [*sys.path])
     monkeypatch.delitem(sys.modules, "factories", raising=False)
     (tmp_path / "factories.py").write_text(FACTORY)

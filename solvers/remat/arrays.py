@@ -9,7 +9,6 @@ import numpy as np
 
 from .problem import RematProblem
 
-
 # One bit for each in `evaluate.free_inputs`; a longer list is cut, which only overstates bytes.
 MOST_REUSE = 60
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from . import heuristics
 from .arrays import Arrays, flatten
-from .bound import boundary_bound
+from .bound import Bound, lower_bound
 from .evaluate import evaluate, timeline
 from .mincut import Boundary
 from .prices import starts
@@ -89,21 +89,21 @@ def solve(
     if incumbent.sequence is not None or problem.count == 0:
         return _answer(problem, incumbent, problem.base_time, solver)
     deadline = began + time_limit
-    bound, price, boundary = problem.base_time, 0.0, None
+    bound = Bound(problem.base_time, 0.0)
     try:
         if limit >= problem.floor:
-            bound, price, boundary = _bound(problem, a, limit, min(2.0, 0.1 * time_limit))
-        if limit < problem.floor or bound < 0:
+            bound = _bound(problem, a, limit, min(3.0, 0.15 * time_limit))
+        if limit < problem.floor or bound.time < 0:
             squeeze(incumbent, problem.floor, min(deadline, began + 10), seed, not reorder)
             return _answer(problem, incumbent, -1, solver)
-        incumbent.bound = bound
+        incumbent.bound = bound.time
         first = [order]
         if solver == "auto":
-            first = _starts(problem, a, boundary, limit, price, incumbent, reorder, time_limit)
-        search(incumbent, first, price, deadline, seed, not reorder)
+            first = _starts(problem, a, limit, bound.price, incumbent, reorder, time_limit)
+        search(incumbent, first, bound.price, deadline, seed, not reorder)
     except KeyboardInterrupt:
         pass
-    return _answer(problem, incumbent, bound, solver)
+    return _answer(problem, incumbent, bound.time, solver)
 
 
 def least_peak(
@@ -132,39 +132,16 @@ def least_peak(
     )  # fmt: skip
 
 
-def _bound(
-    problem: RematProblem, a: Arrays, budget: int, seconds: float
-) -> tuple[int, float, Boundary | None]:
-    """Lower bound (-1: nothing fits), price per byte, boundary of the turn or the best pivot."""
+def _bound(problem: RematProblem, a: Arrays, budget: int, seconds: float) -> Bound:
     order = np.arange(problem.count)
     gap, saved = np.empty(len(order) + 1, np.int64), np.empty(len(order), np.int64)
     timeline(a, order, gap, saved)
-    during = gap[:-1] + a.op["extra"] - saved
-    stop = clock.monotonic() + seconds  # after the kernel above was compiled or loaded
-    pivots = [] if problem.turn is None else [problem.turn]
-    hot = [int(v) for v in np.argsort(-during, kind="stable") if during[v] > budget]
-    pivots += hot[:: max(1, len(hot) // 24)]
-    best, price, chosen = -1, 0.0, None
-    for number, pivot in enumerate(pivots):
-        if number and clock.monotonic() > stop:
-            break
-        boundary = Boundary(problem, pivot)
-        result = boundary_bound(boundary, budget)
-        if result.extra < 0:
-            return -1, 0.0, None
-        if result.extra > best:
-            best, price = result.extra, max(price, result.price)
-            if problem.turn is None:
-                chosen = boundary
-        if pivot == problem.turn:
-            chosen = boundary
-    return problem.base_time + max(0, best), price, chosen
+    return lower_bound(problem, budget, gap[:-1] + a.op["extra"] - saved, seconds)
 
 
 def _starts(
     problem: RematProblem,
     a: Arrays,
-    boundary: Boundary | None,
     budget: int,
     price: float,
     incumbent: Incumbent,
@@ -180,7 +157,8 @@ def _starts(
 
     stop = clock.monotonic() + 0.2 * time_limit
     cuts = []
-    if boundary is not None and problem.turn is not None:
+    if problem.turn is not None:
+        boundary = Boundary(problem, problem.turn)
         ranked = starts(problem, a, boundary, budget, price, 0.1 * time_limit, reorder)
         cuts = [sequence for _, sequence in ranked]
         within = [sequence for (over, _), sequence in ranked if over == 0]
@@ -208,13 +186,11 @@ def _by_rule(problem: RematProblem, a: Arrays, budget: int | None, solver: str) 
     incumbent.offer(RULES[solver](problem, a, budget))
     bound = problem.base_time
     if budget is not None and incumbent.time > bound:
-        bound = -1 if budget < problem.floor else _bound(problem, a, budget, 1.0)[0]
+        bound = -1 if budget < problem.floor else _bound(problem, a, budget, 1.0).time
     return _answer(problem, incumbent, bound, solver)
 
 
-def _answer(
-    problem: RematProblem, incumbent: Incumbent, bound: int, solver: str
-) -> RematSolution:
+def _answer(problem: RematProblem, incumbent: Incumbent, bound: int, solver: str) -> RematSolution:
     sequence = incumbent.least if incumbent.sequence is None else incumbent.sequence
     if problem.count == 0:
         sequence = np.zeros(0, np.int64)

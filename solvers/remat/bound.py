@@ -16,6 +16,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from .chainbound import chain_bound
 from .mincut import LIMIT, Boundary, Cut
 from .problem import RematProblem
 
@@ -84,33 +85,86 @@ def boundary_bound(boundary: Boundary, budget: int, steps: int = 40) -> Boundary
     return BoundaryBound(best, best_price, light, heavy)
 
 
-def lower_bound(
-    problem: RematProblem, budget: int | None, time_limit: float = 2.0, hot: list[int] | None = None
-) -> int:
-    """Least total time of any schedule within ``budget``; -1 where none fits.
+@dataclass(frozen=True)
+class Bound:
+    """What is known before any search.
+
+    Attributes
+    ----------
+    time : int
+        No schedule within the budget takes less; -1: none fits.
+    price : float
+        Time per byte where memory is tightest.
+    """
+
+    time: int
+    price: float
+
+
+def lower_bound(problem: RematProblem, budget: int, during: np.ndarray, seconds: float) -> Bound:
+    """Best bound over many pivots, then over a few of them at once (`chainbound`).
+
+    Any operator can be the pivot: when it first runs, its ancestors have run and its
+    descendants have not.
 
     Parameters
     ----------
     problem : RematProblem
-    budget : int or None
-        Bytes; None: no limit.
-    time_limit : float
-        Seconds. The turn is always tried.
-    hot : list of int, optional
-        Operators to try as pivots, best first.
+    budget : int
+        Bytes.
+    during : int64[n]
+        Bytes of each step of the given order: pivots are sought where it is over budget.
+    seconds : float
+        Time limit. The turn is always tried.
     """
-    if budget is None:
-        return problem.base_time
-    if budget < problem.floor:
-        return -1
-    best = 0
-    pivots = list(dict.fromkeys(([] if problem.turn is None else [problem.turn]) + (hot or [])))
-    stop = clock.monotonic() + time_limit
-    for number, pivot in enumerate(pivots):
-        if number and clock.monotonic() > stop:
+    stop = clock.monotonic() + seconds
+    found: dict[int, tuple[BoundaryBound, Boundary]] = {}
+
+    def probe(pivot: int) -> bool:
+        if pivot not in found:
+            boundary = Boundary(problem, pivot)
+            found[pivot] = boundary_bound(boundary, budget), boundary
+        return found[pivot][0].extra >= 0
+
+    if problem.turn is not None and not probe(problem.turn):
+        return Bound(-1, 0.0)
+    hot = [int(v) for v in np.argsort(-during, kind="stable") if during[v] > budget]
+    best = -1
+    # A coarse sample first, then the neighbourhood of the best.
+    for stride in (24, 48):
+        for pivot in hot[:: max(1, len(hot) // stride)]:
+            if clock.monotonic() > stop:
+                break
+            if not probe(pivot):
+                return Bound(-1, 0.0)
+        if not found:
+            return Bound(problem.base_time, 0.0)
+        best = max(found, key=lambda v: found[v][0].extra)
+        for pivot in range(max(0, best - 8), min(problem.count, best + 9)):
+            if clock.monotonic() > stop:
+                break
+            if not probe(pivot):
+                return Bound(-1, 0.0)
+    ranked = sorted(found, key=lambda v: -found[v][0].extra)
+    extra, price = found[ranked[0]][0].extra, max(r.price for r, _ in found.values())
+    time = problem.base_time + extra
+    left = stop - clock.monotonic()
+    if extra > 0 and left > 0.05:
+        chain = _chain([found[v][1] for v in ranked], most=5, apart=problem.count // 60)
+        time = max(time, chain_bound(problem, chain, budget, left))
+    return Bound(time, price)
+
+
+def _chain(ranked: list[Boundary], most: int, apart: int) -> list[Boundary]:
+    """The best pivots each of which precedes the next, not too close to each other."""
+    chain: list[Boundary] = []
+    for boundary in ranked:
+        if len(chain) == most:
             break
-        result = boundary_bound(Boundary(problem, pivot), budget)
-        if result.extra < 0:
-            return -1
-        best = max(best, result.extra)
-    return problem.base_time + best
+        if all(
+            (boundary.before[other.pivot] or other.before[boundary.pivot])
+            and abs(boundary.pivot - other.pivot) > apart
+            for other in chain
+        ):
+            chain.append(boundary)
+    return sorted(chain, key=lambda boundary: int(boundary.before.sum()))

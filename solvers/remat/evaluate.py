@@ -54,7 +54,8 @@ def timeline(a: Arrays, seq: np.ndarray, gap: np.ndarray, saved: np.ndarray) -> 
         operator ``v``, ``gap[p] + extra[v] - saved[p]`` bytes are alive.
     """
     free = free_inputs(a, seq)
-    needed = np.zeros(len(a.storage), np.bool_)  # is the copy that is current here read (or kept) later on?
+    # Is the copy that is current here read (or kept) later on?
+    needed = np.zeros(len(a.storage), np.bool_)
     alive = a.resident
     for s in range(len(needed)):
         if a.storage[s].keep:
@@ -78,10 +79,10 @@ def timeline(a: Arrays, seq: np.ndarray, gap: np.ndarray, saved: np.ndarray) -> 
                 needed[s] = True
                 alive += a.storage[s].size
         gap[p] = alive
+    unmade = 0
     for s in range(len(needed)):
-        if needed[s]:
-            return False
-    return True
+        unmade += needed[s]
+    return unmade == 0
 
 
 @njit(cache=True, nogil=True)

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 from numba import njit
 
-from .anneal import TRAIL, insert_chain, undo
 from .arrays import Arrays
 from .bound import boundary_bound
+from .chains import TRAIL, insert_chain, undo
 from .evaluate import evaluate, timeline
 from .mincut import Boundary
 from .problem import RematProblem
@@ -50,8 +50,7 @@ def sqrt(problem: RematProblem, a: Arrays, budget: int | None) -> np.ndarray:
     redo = np.ones(problem.count, np.bool_)
     for v in range(pivot):
         for s in problem.writes[v]:
-            for k in range(a.storage[s].readers_at, a.storage[s].readers_end):
-                r = a.rows[k]
+            for r in a.rows[a.storage["readers_at"][s] : a.storage["readers_end"][s]]:
                 if r <= pivot and segment[r] != segment[v]:
                     redo[v] = False
     return _rerun(problem, a, pivot, redo)

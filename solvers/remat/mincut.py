@@ -59,8 +59,10 @@ class Boundary:
         Storages that are needed after the pivot and come from before it or from aside.
     cost : int64[n]
         Time that running an operator after the pivot adds at the least.
-    room : Callable
-        See `capacity`.
+    fixed : bool[n]
+        Operators that cannot run again.
+    paid : bool[m]
+        Storages that are alive at the pivot whatever is decided.
     """
 
     def __init__(self, problem: RematProblem, pivot: int) -> None:
@@ -139,7 +141,7 @@ class Boundary:
                     arc(v, count + s, 1, s)
         self.source, self.sink = source, sink
         self.tail, self.head = np.array(tail, np.int32), np.array(head, np.int32)
-        self.kind, self.index = np.array(kind), np.array(index)
+        self.kind, self.index = np.array(kind, np.int64), np.array(index, np.int64)
 
     def cut(self, price: np.ndarray, cost: np.ndarray, largest: bool = False) -> Cut:
         """A minimum cut.
@@ -153,18 +155,19 @@ class Boundary:
         largest : bool
             Of several optimal choices the one that recomputes most, else the least.
         """
+        if len(self.demand) == 0:
+            return Cut(
+                0, np.zeros(self.problem.count, bool), np.zeros(len(self.problem.size), bool)
+            )
         price = np.where(self.paid, 0, np.minimum(price, LIMIT // 8))
         # A storage passes on at most its price, so "price + 1" is as good as no limit.
+        of_storage = price[np.where(self.kind < 2, self.index, 0)]
+        of_operator = cost[np.where(self.kind == 2, self.index, 0)]
         capacity = np.select(
-            [self.kind == 0, self.kind == 1],
-            [price[np.where(self.kind < 2, self.index, 0)]]
-            + [price[np.where(self.kind < 2, self.index, 0)] + 1],
-            cost[np.where(self.kind == 2, self.index, 0)],
+            [self.kind == 0, self.kind == 1], [of_storage, of_storage + 1], of_operator
         ).astype(np.int64)
         flow = max_flow.SimpleMaxFlow()
         flow.add_arcs_with_capacity(self.tail, self.head, capacity)
-        if len(self.demand) == 0:
-            return Cut(0, np.zeros(self.problem.count, bool), np.zeros(len(price), bool))
         status = flow.solve(self.source, self.sink)
         if status != flow.OPTIMAL:
             raise OverflowError("capacities of the boundary cut leave 64 bits")

@@ -18,7 +18,7 @@ from .evaluate import evaluate
 from .state import LENGTH, OVER, empty_state, load
 
 CHUNK = 10_000  # moves between two looks at the clock
-HOT = (0.3, 0.03)  # first temperatures, in mean durations of an operator
+HOT = (0.3, 0.03, 1.0, 0.1)  # first temperatures, in mean durations of an operator
 Progress = Callable[[float, int, int, int], None]
 
 
@@ -168,9 +168,11 @@ def search(
             _wait(jobs, workers, incumbent)
             if incumbent.sequence is not None:
                 stale = stale + 1 if incumbent.time > before * 0.9998 else 0
-                if stale >= patience:
+                # Worth more patience where the bound leaves much room, none where little.
+                room = incumbent.time / max(1, incumbent.bound) - 1
+                if room < 1e-4 or stale >= (patience if room > 2e-3 else 1) + min(8, 400 * room):
                     break
-                for i, worker in enumerate(workers):
+                for worker in workers:
                     own = worker.found()
                     # The far-looking thread goes on from its own schedule if that is close.
                     if own is None or turn % 2 or worker.record[BEST_TIME] > 1.01 * incumbent.time:
@@ -268,4 +270,3 @@ def squeeze(
             _wait(jobs, workers, incumbent)
             success = incumbent.least_peak <= target
             share, rounds = (share * 1.3, rounds) if success else (share / 2, rounds * 5 // 4)
-

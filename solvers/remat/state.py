@@ -22,7 +22,6 @@ MOST_RUNS = 12  # runs of one operator
 LENGTH, TURN, TIME, OVER, BUDGET, LOW, HIGH, POINTS, FLAGS, OWN_SAVED, OWN_GAP, USELESS = range(12)
 
 
-
 STEP = np.dtype([(name, np.int64) for name in ("seq", "gap", "saved", "diff", "less")], align=True)
 POINT = np.dtype([("at", np.int64), ("saved", np.int64)], align=True)
 FLAG = np.dtype([("storage", np.int64), ("at", np.int64), ("on", np.int64)], align=True)

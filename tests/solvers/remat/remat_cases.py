@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 from fxmem.solvers.remat import RematProblem, ScheduleError, check
 
 
-def random_problem(rng: random.Random, count: int, turn: bool, special: bool = True) -> RematProblem:
+def random_problem(
+    rng: random.Random, count: int, turn: bool, special: bool = True
+) -> RematProblem:
     """A valid problem in a valid order; ``special``: with once, ordered, keep and reuse."""
     size: list[int] = []
     reads, writes, reuse = [], [], []
@@ -65,7 +67,7 @@ def optimum(problem: RematProblem, budget: int, slack: int) -> int | None:
         there = {s for v in sequence for s in problem.writes[v]}
         rest = sum(problem.time[v] for v in range(problem.count) if v not in sequence)
         for v in range(problem.count):
-            if v in sequence and (v in problem.once or v == problem.turn):
+            if sequence[-1:] == (v,) or (v in sequence and v in {*problem.once, problem.turn}):
                 continue
             if any(problem.writer[s] >= 0 and s not in there for s in problem.reads[v]):
                 continue

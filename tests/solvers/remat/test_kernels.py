@@ -1,0 +1,82 @@
+"""The numba kernels against `check`, on random problems and random changes."""
+
+from __future__ import annotations
+
+import random
+
+import numpy as np
+import pytest
+
+from fxmem.solvers.remat import check, replay
+from fxmem.solvers.remat.anneal import anneal
+from fxmem.solvers.remat.apply import do_delete, do_insert, do_move
+from fxmem.solvers.remat.arrays import Arrays, flatten
+from fxmem.solvers.remat.evaluate import evaluate
+from fxmem.solvers.remat.moves import try_delete, try_insert, try_move, window
+from fxmem.solvers.remat.state import LENGTH, OVER, TIME, TURN, State, empty_state, load
+from tests.solvers.remat.remat_cases import random_problem
+
+
+def bytes_during(a: Arrays, state: State) -> list[int]:
+    """Bytes of each step as the state has them."""
+    step = state.step[: state.meta[LENGTH]]
+    return (step["gap"] + a.op["extra"][step["seq"]] - step["saved"]).tolist()
+
+
+@pytest.mark.parametrize("seed", range(60))
+def test_every_move_keeps_the_state_exact(seed: int) -> None:
+    rng = random.Random(seed)
+    count, budget = rng.randint(2, 14), rng.randint(3, 15)
+    problem = random_problem(rng, count, turn=seed % 3 > 0)
+    a = flatten(problem)
+    state = empty_state(a, 6 * count + 10)
+    assert load(a, state, np.arange(count), budget)
+    out = np.zeros(2, np.int64)
+    for _ in range(150):
+        p, kind = rng.randrange(state.meta[LENGTH]), rng.random()
+        if kind < 0.4:
+            window(a, state, p, out)
+            q = rng.randint(int(out[0]), int(out[1]))
+            if try_move(a, state, p, q, out):
+                do_move(a, state, p, q, out)
+        elif kind < 0.7:
+            v = rng.randrange(count)
+            if a.op["rank"][v] >= 0 and state.runs[v, 0] >= p:
+                continue
+            if try_insert(a, state, v, p, out):
+                do_insert(a, state, v, p, out)
+        elif try_delete(a, state, p, out):
+            do_delete(a, state, p, out)
+        assert not state.step["diff"].any()
+        assert not state.step["less"].any()
+        sequence = state.step["seq"][: state.meta[LENGTH]].tolist()
+        expected = replay(problem, sequence)
+        assert bytes_during(a, state) == expected
+        over = sum(max(0, x - budget) for x in expected)
+        assert (state.meta[TIME], state.meta[OVER]) == (check(problem, sequence)[0], over)
+        assert evaluate(a, np.array(sequence), budget) == (*check(problem, sequence), over)
+        assert problem.turn is None or sequence[state.meta[TURN]] == problem.turn
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_annealing_ends_in_an_exact_state(seed: int) -> None:
+    rng = random.Random(seed)
+    count = rng.randint(1, 14)
+    problem = random_problem(rng, count, turn=seed % 3 > 0)
+    a = flatten(problem)
+    peak = check(problem, range(count))[1]
+    budget = rng.randint(min(problem.floor, peak), peak)
+    state = empty_state(a, 6 * count + 10)
+    load(a, state, np.arange(count), budget)
+    best, record = np.zeros(6 * count + 20, np.int64), np.zeros(8, np.int64)
+    record[0] = -1
+    fixed = seed % 2 == 0
+    anneal(a, state, 5000, 5.0, 0.1, 1.0, 2.0, seed, fixed, False, best, record)
+    sequence = state.step["seq"][: state.meta[LENGTH]].tolist()
+    assert bytes_during(a, state) == replay(problem, sequence)
+    if fixed:
+        assert list(dict.fromkeys(sequence)) == list(range(count))
+    if record[0] >= 0:
+        total, peak = check(problem, best[: record[1]].tolist())
+        assert total == record[0]
+        assert peak <= budget
