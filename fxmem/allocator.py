@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import gc
+import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch.profiler import ProfilerActivity, profile, record_function
+
+# Kineto, read at its first recording: it would print two lines to stderr for each.
+os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 _MARK = "fxmem::call"
 

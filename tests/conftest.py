@@ -20,7 +20,7 @@ from fxmem.solvers.remat import RematProblem, RematSolution, check
 # Torch's own trace of each compilation: pytest would capture and print all of it.
 trace_log = logging.getLogger("torch.__trace")
 trace_log.handlers.clear()
-trace_log.propagate = False
+trace_log.disabled = True
 
 Scheduler = Callable[[Callable[[RematProblem], Sequence[int]]], None]
 
