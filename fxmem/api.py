@@ -186,7 +186,8 @@ def _rehearse_on_fakes(
 
     with FakeTensorMode(allow_non_fake_inputs=True):
         for module in twin.modules():
-            for table in (module._parameters, module._buffers):
+            tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for table in tables:
                 table.update({k: fake(v) for k, v in table.items() if v is not None})
         session.residents = _resident_counter(twin, optimizer)
         fit(twin, session).rehearse(tree_map_only(torch.Tensor, fake, inputs))

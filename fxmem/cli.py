@@ -18,7 +18,9 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
-from .api import ExampleInputs, optimize
+from .api import optimize
+from .api import plan as make_plan
+from .fitted import ExampleInputs
 from .budget import Budget, format_bytes
 from .demo import DemoResult, run_demo
 from .errors import BudgetSyntaxError, FxmemError
@@ -104,6 +106,7 @@ def load_model(name: str) -> tuple[torch.nn.Module, ExampleInputs]:
 def plan(
     model: Model,
     budget: BudgetOption = None,
+    device: Annotated[str | None, typer.Option(help="Plan for this device: h100, ...")] = None,
     optimizer: OptimizerOption = None,
     solver: SolverOption = "auto",
     time_limit: TimeLimit = 30.0,
@@ -118,17 +121,17 @@ def plan(
         torch.manual_seed(seed)
         module, inputs = load_model(model)
         with Bars(time_limit) as bars:
-            found = optimize(
+            found = make_plan(
                 module,
                 limit,
                 inputs,
+                device=device,
                 optimizer=optimizer,
                 solver=solver,
                 time_limit=time_limit,
                 progress=bars,
                 seed=seed,
-            ).plan
-        assert found is not None  # example inputs were given
+            )
         typer.echo(json.dumps(_row(found), indent=1) if as_json else found.summary())
         if save is not None:
             _write(save, found.save, quiet=as_json)

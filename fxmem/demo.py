@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import os
 import statistics
 import time
 from collections.abc import Callable, Mapping
@@ -18,9 +17,6 @@ from .errors import FxmemError
 from .measure import MeasuredStep
 from .plan import Plan
 from .residents import count_residents
-
-# Kineto, under torch's profiler, otherwise writes two lines to stderr at every recording.
-os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
 _RECORDED_EVERY = 4  # steps; recording slows a step, so these are not timed
 _RATE = 1e-3

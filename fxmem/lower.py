@@ -58,7 +58,9 @@ def lower(
     # A loss outside the module: what it keeps and its gradient, about two more of the outputs.
     outside = 2 * sum(storages.size[s] for s in tangents if storages.size[s] > _SCALAR_BYTES)
 
-    reads, writes, victims = [], [], []
+    reads: list[tuple[int, ...]] = []
+    writes: list[tuple[int, ...]] = []
+    victims: list[tuple[int, ...]] = []
     for node in order:
         if node is None:
             reads.append(tuple(sorted(leaving)))

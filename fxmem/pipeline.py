@@ -226,6 +226,7 @@ def decide(lowered: Lowered, sequence: Sequence[int]) -> dict[str, Decision]:
     """Keep or recompute, for each operator whose result is read on both sides of the turn."""
     problem = lowered.problem
     runs = Counter(sequence)
+    assert problem.turn is not None
     turn_at = list(sequence).index(problem.turn)
     before, after = set(sequence[:turn_at]), sequence[turn_at + 1 :]
     read_after = {problem.writer[s] for v in after for s in problem.reads[v]}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 import torch.fx as fx
 
@@ -50,8 +51,7 @@ def simulate(
     """
     clock = _Clock(costs, resident_bytes)
     forward = map_storages(step.forward.graph)
-    left = step.forward.graph.output_node().args[0]
-    assert isinstance(left, tuple)
+    left: Any = step.forward.graph.output_node().args[0]
     returned = _storages(left[written_back:forward_outputs], forward)
     saved = [forward.of[node][0] for node in left[forward_outputs:]]
     inputs = {s for s, node in enumerate(forward.made_by) if node.op in ("placeholder", "get_attr")}

@@ -193,8 +193,8 @@ def _draws_nothing(node: fx.Node) -> bool:
     for position, argument in enumerate(node.target._schema.arguments):
         if argument.name == "dropout_p":
             if position < len(node.args):
-                return node.args[position] == 0.0
-            return node.kwargs.get("dropout_p", argument.default_value) == 0.0
+                return bool(node.args[position] == 0.0)
+            return bool(node.kwargs.get("dropout_p", argument.default_value) == 0.0)
     return False
 
 

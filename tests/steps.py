@@ -34,10 +34,10 @@ def run(call: Callable[..., Any], module: nn.Module, case: Case, steps: int = 2)
         for tensor in (*module.parameters(), *given):
             tensor.grad = None
         output = call(*args, **kwargs)
-        step: Step = {}
+        loss_of(output).backward()
+        step: Step = {}  # only now: what is made between forward and backward counts
         for place, value in enumerate(tree_leaves(output)):
             step[f"output {place}"] = value.detach().clone() if isinstance(value, Tensor) else None
-        loss_of(output).backward()
         step |= {f"gradient {name}": p.grad for name, p in module.named_parameters()}
         step |= {f"buffer {name}": b.clone() for name, b in module.named_buffers()}
         step |= {f"input {i}": v.detach().clone() for i, v in enumerate(given)}

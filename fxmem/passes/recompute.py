@@ -117,7 +117,7 @@ class _Layout:
         self._forget_views(node)
         for item in node.users:
             if is_item(item):
-                copy = self.graph.node_copy(item, lambda _, made=made: made)
+                copy = self.graph.node_copy(item, {node: made}.__getitem__)
                 copy.meta["of"] = item.name
                 self.latest[item] = copy
 
@@ -132,9 +132,8 @@ class _Layout:
     def _replay(self, node: fx.Node) -> fx.Node:
         args = fx.map_arg(node.args, self.value)
         kwargs = fx.map_arg(node.kwargs, self.value)
-        made = self.graph.call_function(
-            replay, (self.states[node], _device(node), node.target, *args), kwargs
-        )
+        drawn: Any = (self.states[node], _device(node), node.target)
+        made = self.graph.call_function(replay, (*drawn, *args), kwargs)
         made.meta.update(node.meta)
         return made
 

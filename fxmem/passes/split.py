@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import torch.fx as fx
 
@@ -37,9 +38,9 @@ def split(joint: fx.GraphModule, forward_outputs: int) -> SplitStep:
     """Split ``joint``, in which one node marks the turn, into forward and backward."""
     nodes = list(joint.graph.nodes)
     mark = next(i for i, node in enumerate(nodes) if node.target is turn)
-    outputs = joint.graph.output_node().args[0]
+    outputs: Any = joint.graph.output_node().args[0]
     before = {n for n in nodes[:mark] if n.op != "get_attr" and not is_tangent(n)}
-    left, gradients = outputs[:forward_outputs], outputs[forward_outputs:]  # type: ignore[index]
+    left, gradients = outputs[:forward_outputs], outputs[forward_outputs:]
     later = [n for n in nodes[mark + 1 :] if n.op != "output"]
     read_later = [a for n in later for a in n.all_input_nodes]
     read_later += [g for g in gradients if isinstance(g, fx.Node)]

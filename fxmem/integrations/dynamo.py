@@ -1,0 +1,64 @@
+"""``torch.compile(model, backend="fxmem", options={"budget": "6GiB"})``."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import torch
+import torch.fx as fx
+
+from ..budget import Budget
+from ..costs import MeasuredCosts
+from ..errors import FxmemError
+from ..pipeline import Options
+from ..residents import count_residents
+from ..session import Session
+
+_KNOWN = {"budget", "solver", "time_limit", "seed", "cache"}
+
+
+def fxmem_backend(
+    graph: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    *,
+    options: Mapping[str, Any] | None = None,
+    mode: str | None = None,
+) -> Callable[..., Any]:
+    """Dynamo's entry point: plan one captured graph under ``options["budget"]``.
+
+    Parameters
+    ----------
+    graph, example_inputs
+        As Dynamo captured them; parameters and buffers are among the inputs.
+    options : mapping, optional
+        ``budget`` (none means no limit), ``solver``, ``time_limit``, ``seed``, ``cache``.
+    mode : str, optional
+        torch's own presets do not apply; anything but None is refused.
+
+    Notes
+    -----
+    Optimizer state and what lies outside the graph are not seen from here, and a plan is not
+    proved by a run of its own: `fxmem.optimize` does both.
+    """
+    chosen = dict(options or {})
+    if unknown := set(chosen) - _KNOWN:
+        raise FxmemError(
+            f"unknown options {', '.join(sorted(unknown))}; known: {', '.join(sorted(_KNOWN))}."
+        )
+    if mode is not None:
+        raise FxmemError(f"mode={mode!r} does not apply to the fxmem backend; leave it out.")
+    tensors = [v for v in example_inputs if isinstance(v, torch.Tensor)]
+    device = next((t.device for t in tensors if t.device.type != "cpu"), torch.device("cpu"))
+    planning = Options(
+        budget=Budget.parse(chosen.get("budget")),
+        costs=MeasuredCosts(device, cache=chosen.get("cache", True)),
+        solver=chosen.get("solver", "auto"),
+        time_limit=chosen.get("time_limit", 30.0),
+        seed=chosen.get("seed", 0),
+    )
+
+    def residents(inputs: Sequence[Any]) -> int:
+        return count_residents(torch.nn.Module(), list(inputs)).total
+
+    return Session(planning, residents, proves=False).backend(graph, example_inputs)

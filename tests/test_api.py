@@ -1,0 +1,408 @@
+"""`optimize` as users call it."""
+
+from __future__ import annotations
+
+import copy
+import warnings
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+from torch.utils._pytree import tree_leaves
+
+import fxmem
+from fxmem.solvers.remat import RematProblem
+from tests.modules import MLP, ConvNet, Outside, make
+from tests.steps import equal, run
+
+
+def state_of(module: nn.Module, *inputs: Any) -> list[torch.Tensor]:
+    tensors = [*module.parameters(), *module.buffers()]
+    tensors += [v for v in tree_leaves(inputs) if isinstance(v, torch.Tensor)]
+    return [t.detach().clone() for t in tensors] + [torch.get_rng_state()]
+
+
+@pytest.mark.parametrize("name", ["transformer", "convnet", "noise", "buffers", "writes input"])
+def test_planning_has_no_effects(name: str) -> None:
+    case = make(name)
+    before = state_of(case.module, case.args)
+    kept = nn.Parameter(torch.ones(1))
+    fitted = fxmem.optimize(case.module, 0.97, case.args, optimizer="sgd", time_limit=0.3)
+    assert all(map(equal, state_of(case.module, case.args), before))
+    assert all(p.grad is None for p in case.module.parameters()) and kept.grad is None
+    assert fitted.plan is not None
+    assert fitted.report().rows[0][1] == fitted.plan.peak_bytes  # proved without a step
+
+
+def test_planning_leaves_gradients_alone() -> None:
+    case = make("mlp")
+    case.module(*case.args).backward()
+    before = [p.grad.clone() for p in case.module.parameters()]
+    fxmem.optimize(case.module, 1.0, case.args)
+    assert all(equal(p.grad, b) for p, b in zip(case.module.parameters(), before, strict=True))
+
+
+def test_lazy_plan_is_the_same_as_the_early_one() -> None:
+    case, other = make("mlp"), make("mlp")
+    early = fxmem.optimize(case.module, None, case.args)
+    lazy = fxmem.optimize(other.module, None)
+    assert lazy.plan is None
+    assert str(lazy.report()) == "no plan yet"
+    lazy(*other.args).backward()
+    assert lazy.plan == early.plan
+
+
+def test_examples_by_keyword() -> None:
+    case = make("keywords")
+    examples = {"x": case.args[0], **case.kwargs}
+    fitted = fxmem.optimize(case.module, None, examples)
+    assert fitted.plan is not None
+    fitted(**examples).backward()
+    assert len(fitted.report().rows) == 1
+    # An argument that was left out makes another graph.
+    fitted.zero_grad()
+    fitted(**examples, shift=torch.zeros(48, 64))
+    assert len(fitted.report().rows) == 2
+
+
+def test_what_comes_back_is_torchs_own_optimised_module() -> None:
+    case = make("mlp")
+    fitted = fxmem.optimize(case.module, None, case.args)
+    assert isinstance(fitted, torch._dynamo.eval_frame.OptimizedModule)
+    assert isinstance(fitted, fxmem.FittedModule)
+    assert list(fitted.parameters()) == list(case.module.parameters())
+    assert fitted.layers is case.module.layers
+    assert "plan" not in dict(case.module.__dict__)
+
+
+def test_new_shapes_get_plans_of_their_own() -> None:
+    module = Outside()
+    eager = copy.deepcopy(module)
+    fitted = fxmem.optimize(module, None, (torch.randn(16, 64),))
+    for rows in (16, 48, 16, 24, 48):
+        fitted.zero_grad()
+        eager.zero_grad()
+        x = torch.randn(rows, 64)
+        fitted(x).sum().backward()
+        eager(x).sum().backward()
+        assert all(
+            equal(a.grad, b.grad)
+            for a, b in zip(module.parameters(), eager.parameters(), strict=True)
+        )
+        # The input is resident, and so tells which plan is in use.
+        weights = sum(p.numel() * 4 for p in module.parameters())
+        assert fitted.plan.resident_bytes == weights + rows * 64 * 4
+    assert len(fitted.report().rows) == 3
+
+
+def test_more_shapes_than_dynamo_allows_by_default() -> None:
+    fitted = fxmem.optimize(MLP(depth=1), None)
+    for rows in range(2, 14):
+        fitted.zero_grad()
+        fitted(torch.randn(rows, 64), torch.randn(rows, 64)).backward()
+    assert len(fitted.report().rows) == 12
+
+
+def test_many_modules_of_one_class() -> None:
+    pair = torch.randn(8, 64), torch.randn(8, 64)
+    for _ in range(12):
+        module = MLP(depth=1)
+        wanted = module(*pair)
+        fitted = fxmem.optimize(module, None, pair)
+        assert equal(fitted(*pair), wanted)
+
+
+def test_infeasible_before_any_training() -> None:
+    case = make("transformer")
+    before = state_of(case.module, case.args)
+    with pytest.raises(fxmem.InfeasibleBudget) as caught:
+        fxmem.optimize(case.module, "20 kB", case.args, time_limit=0.5)
+    error = caught.value
+    assert error.budget_bytes == 20_000
+    assert error.minimum_bytes > 20_000
+    names = [name for name, _ in error.blockers]
+    assert "parameters, inputs and optimizer state" in names
+    sizes = [size for _, size in error.blockers]
+    assert sizes == sorted(sizes, reverse=True) and min(sizes) > 0
+    assert all(map(equal, state_of(case.module, case.args), before))
+
+
+@pytest.mark.parametrize("name", ["mlp", "no dropout", "convnet", "attention", "dict"])
+def test_the_minimum_is_feasible(name: str) -> None:
+    case = make(name)
+    with pytest.raises(fxmem.InfeasibleBudget) as caught:
+        fxmem.optimize(case.module, 1, case.args, time_limit=1.0)
+    least = caught.value.minimum_bytes
+    wanted = run(fxmem.optimize(copy.deepcopy(case.module), None), case.module, case, 1)
+    fitted = fxmem.optimize(case.module, least, case.args, time_limit=1.0)
+    assert fitted.plan.peak_bytes <= least
+    found = run(fitted, case.module, case, 1)
+    assert equal(found[0]["output 0"], wanted[0]["output 0"])
+    assert fitted.report().rows[0][1] <= least
+
+
+def test_infeasible_at_the_first_call_too() -> None:
+    case = make("mlp")
+    fitted = fxmem.optimize(case.module, 1000, time_limit=0.3)
+    with pytest.raises(fxmem.InfeasibleBudget, match="least feasible"):
+        fitted(*case.args)
+    assert all(p.grad is None for p in case.module.parameters())
+
+
+@pytest.mark.parametrize(
+    ("budget", "error"),
+    [
+        ("12 quarks", fxmem.BudgetSyntaxError),
+        (0, fxmem.BudgetSyntaxError),
+        (-5, fxmem.BudgetSyntaxError),
+        (1.5, fxmem.BudgetSyntaxError),
+        (float("nan"), fxmem.BudgetSyntaxError),
+        (True, fxmem.BudgetSyntaxError),
+        ([1], fxmem.BudgetSyntaxError),
+        ({"cuda:0": "1GiB"}, fxmem.FxmemError),
+    ],
+)
+def test_malformed_budget(budget: Any, error: type[Exception]) -> None:
+    case = make("mlp")
+    with pytest.raises(error):
+        fxmem.optimize(case.module, budget, case.args)
+
+
+def test_options_that_do_not_exist() -> None:
+    case = make("mlp")
+    with pytest.raises(fxmem.FxmemError, match="costs='guessed' is not known"):
+        fxmem.optimize(case.module, None, case.args, costs="guessed")
+    with pytest.raises(fxmem.FxmemError, match="offload"):
+        fxmem.optimize(case.module, None, case.args, offload="host")
+    with pytest.raises(fxmem.FxmemError, match="optimizer 'lion' is not known"):
+        fxmem.optimize(case.module, 0.9, case.args, optimizer="lion")
+    with pytest.raises((fxmem.FxmemError, ValueError), match="magic"):
+        fxmem.optimize(case.module, 0.9, case.args, solver="magic")
+    with pytest.raises(fxmem.FxmemError, match="turbo"):
+        fxmem.optimize(case.module, 0.9, case.args, backend="turbo")
+
+
+class Branches(nn.Module):
+    """What it does depends on a value that is not known ahead."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        h = self.layer(x)
+        if h.sum() > 0:
+            h = h * 2
+        return h.sum()
+
+
+def test_graph_break_says_where() -> None:
+    with pytest.raises(fxmem.TraceError) as caught:
+        fxmem.optimize(Branches(), None, (torch.randn(2, 4),))
+    message = str(caught.value)
+    assert "tests/test_api.py" in message
+    assert "if h.sum() > 0:" in message
+    assert "Move what it names out of the forward" in message
+
+
+class Prints(nn.Module):
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x * float(x.sum().item())
+
+
+def test_value_read_in_forward_says_where() -> None:
+    with pytest.raises(fxmem.TraceError, match=r"x\.sum\(\)\.item\(\)"):
+        fxmem.optimize(Prints(), None, (torch.randn(2, 4, requires_grad=True),))
+
+
+class Fails(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(4, 4)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def test_a_users_own_mistake_is_not_hidden() -> None:
+    with pytest.raises(Exception, match="shape"):
+        fxmem.optimize(Fails(), None, (torch.randn(2, 5),))
+
+
+def test_nothing_to_train() -> None:
+    module = Outside().requires_grad_(False)
+    fitted = fxmem.optimize(module, None, (torch.randn(4, 64),))
+    assert fitted.plan is None
+    x = torch.randn(4, 64)
+    assert equal(fitted(x), module(x))
+
+
+def test_smaller_budgets_hold_and_cost_no_less() -> None:
+    case = make("no dropout")
+    base = fxmem.optimize(case.module, None, case.args).plan
+    seconds = []
+    for share in (1.0, 0.85, 0.7):
+        torch._dynamo.reset()
+        plan = fxmem.optimize(make("no dropout").module, share, case.args, time_limit=0.5).plan
+        assert plan.budget_bytes == int(share * base.peak_bytes + 1e-6)
+        assert plan.peak_bytes <= plan.budget_bytes
+        assert plan.lower_bound_seconds <= plan.seconds
+        assert plan.baseline_peak_bytes == base.peak_bytes
+        seconds.append(plan.seconds / plan.baseline_seconds)
+    assert seconds == sorted(seconds)
+    assert seconds[0] == 1.0
+
+
+def test_same_seed_same_plan() -> None:
+    case = make("frozen")
+    plans = []
+    for _ in range(2):
+        torch._dynamo.reset()
+        plans.append(fxmem.optimize(case.module, 0.85, case.args, time_limit=1.0).plan)
+    assert plans[0].graph_hash == plans[1].graph_hash
+    assert plans[0].baseline_seconds == plans[1].baseline_seconds
+
+
+def test_optimizer_state_is_charged() -> None:
+    case = make("mlp")
+    parameters = sum(p.numel() * 4 for p in case.module.parameters())
+    plain = fxmem.optimize(case.module, None, case.args).plan
+    by_name = fxmem.optimize(case.module, None, case.args, optimizer="adamw").plan
+    count = len(list(case.module.parameters()))
+    assert by_name.resident_bytes - plain.resident_bytes == 2 * parameters + 4 * count
+    own = torch.optim.SGD(case.module.parameters(), lr=0.1, momentum=0.9)
+    by_itself = fxmem.optimize(case.module, None, case.args, optimizer=own).plan
+    assert by_itself.resident_bytes - plain.resident_bytes == parameters
+    assert own.state == {}
+
+
+def test_without_pool_nothing_is_overwritten() -> None:
+    case = make("mlp")
+    pooled = fxmem.optimize(case.module, None, case.args)
+    plain = fxmem.optimize(make("mlp").module, None, case.args, pool=False)
+    assert pooled.plan.peak_bytes < plain.plan.peak_bytes
+    (step,) = plain._session.steps
+    for graph in (step.graphs.forward.graph, step.graphs.backward.graph):
+        assert not any(
+            n.target._schema.is_mutable for n in graph.nodes if hasattr(n.target, "_schema")
+        )
+
+
+def test_progress_is_told() -> None:
+    case = make("mlp")
+    stages: list[str] = []
+    fxmem.optimize(
+        case.module, 0.9, case.args, time_limit=0.3, progress=lambda stage, _: stages.append(stage)
+    )
+    order = [s for s in dict.fromkeys(stages) if s != "measure"]
+    assert order[:2] == ["trace", "costs"]
+    assert order[-1] == "planned"
+
+
+def test_own_cost_table() -> None:
+    from fxmem.costs import Cost
+
+    def costs(nodes: list[Any]) -> dict[Any, Cost]:
+        return {n: Cost(1.0, 0) for n in nodes}
+
+    case = make("attention")
+    plan = fxmem.optimize(case.module, None, case.args, costs=costs).plan
+    assert plan.seconds == len(plan.sequence) - 1  # the turn takes no time
+
+
+def test_report_stands_side_by_side() -> None:
+    case = make("mlp")
+    fitted = fxmem.optimize(case.module, 0.9, case.args, time_limit=0.3)
+    text = str(fitted.report())
+    assert fitted.plan.summary() in text
+    assert "measured" in text and "predicted +0.00% from it" in text
+
+
+def test_a_plan_that_measures_over_budget_is_made_anew() -> None:
+    """The workspace that a cost table forgets is learnt from the proof, before any step."""
+    from fxmem.costs import Cost
+
+    def costs(nodes: list[Any]) -> dict[Any, Cost]:
+        return {n: Cost(1e-6, 0) for n in nodes}
+
+    case = make("convnet")
+    before = state_of(case.module)
+    exact = fxmem.optimize(copy.deepcopy(case.module), None, case.args).plan.peak_bytes
+    budget = exact - 8000
+    with warnings.catch_warnings(record=True) as caught:
+        warnings.simplefilter("always")
+        fitted = fxmem.optimize(case.module, budget, case.args, costs=costs, time_limit=0.5)
+    told = [str(w.message) for w in caught if "fxmem" in str(w.message)]
+    rows = fitted.report().rows
+    assert len(rows) == len(told) + 1
+    assert len(told) >= 1 and "planned anew" in told[0]
+    assert rows[0][1] > budget >= rows[-1][1]
+    assert all(map(equal, state_of(case.module), before))
+
+
+def test_a_step_outside_of_what_was_proved_is_learnt_from(schedule_by) -> None:
+    """What the user's own code holds between forward and backward is seen by the watch."""
+    module = Outside()
+    x = torch.randn(48, 64)
+    base = fxmem.optimize(copy.deepcopy(module), None, (x,)).plan.peak_bytes
+    fitted = fxmem.optimize(module, base, (x,), time_limit=0.3)
+
+    def step() -> None:
+        fitted.zero_grad()
+        out = fitted(x)
+        held = [out * 2 for _ in range(4)]
+        sum(h.sum() for h in held).backward()
+
+    step()
+    with pytest.warns(fxmem.errors.BudgetWarning, match="planned anew"):
+        fitted.report()
+    assert fitted.report().rows[0][1] > base
+    # The next call plans anew, or says before it runs that the budget is out of reach.
+    try:
+        step()
+    except fxmem.InfeasibleBudget as error:
+        assert error.minimum_bytes > base
+    else:
+        assert len(fitted.report().rows) == 2
+
+
+def test_several_devices_are_refused() -> None:
+    class Two(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.a = nn.Parameter(torch.ones(3))
+            self.register_buffer("b", torch.ones(3, device="meta"))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            return (self.a * x).sum() + (self.b * self.b).sum().to("cpu")
+
+    with pytest.raises(fxmem.FxmemError):
+        fxmem.optimize(Two(), None, (torch.ones(3),))
+
+
+def test_the_turn_is_named_in_the_sequence(schedule_by) -> None:
+    seen: list[RematProblem] = []
+
+    def choose(problem: RematProblem) -> list[int]:
+        seen.append(problem)
+        return list(range(problem.count))
+
+    schedule_by(choose)
+    case = make("convnet")
+    plan = fxmem.optimize(case.module, None, case.args).plan
+    assert plan.sequence.index("turn") == seen[0].turn
+    assert plan.sequence == seen[0].names
+
+
+def test_threads_of_one_module() -> None:
+    """Two modules in turn, each with its own plan."""
+    one, two = ConvNet(), make("mlp")
+    images = torch.randn(2, 3, 8, 8), torch.tensor([0, 1])
+    first = fxmem.optimize(one, None, images)
+    second = fxmem.optimize(two.module, None, two.args)
+    assert first.plan.graph_hash != second.plan.graph_hash
+    for _ in range(2):
+        first(*images).backward()
+        second(*two.args).backward()
+    assert first.plan.resident_bytes != second.plan.resident_bytes
