@@ -19,6 +19,7 @@ from .pipeline import Options
 from .plan import Plan
 from .residents import count_residents
 from .session import Session
+from .solvers.remat import SOLVERS
 
 #: Called with (stage, details) as planning goes on.
 Progress = Callable[[str, Mapping[str, Any]], None]
@@ -83,6 +84,8 @@ def optimize(
         No plan fits; says the least bytes found and what stands in the way.
     BudgetSyntaxError, TraceError
     """
+    if solver not in SOLVERS:
+        raise FxmemError(f"solver={solver!r} is not known; give one of {', '.join(SOLVERS)}.")
     if isinstance(budget, Mapping):
         raise FxmemError("budgets for several devices are not supported yet; give one budget.")
     if backend not in BACKENDS:

@@ -6,9 +6,11 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
+import torch._dynamo.config as dynamo_config
 from torch._dynamo import exc as dynamo_exc
 from torch._dynamo.eval_frame import OptimizedModule  # constructor same in 2.11 to 2.15
 
+from .allocator import record
 from .errors import FxmemError, TraceError
 from .plan import Plan
 from .report import Report
@@ -17,8 +19,8 @@ from .session import OverBudget, Session
 # A plan that measures over budget is made anew with the excess held back; twice is rare.
 _MOST_PLANS = 4
 
-# Dynamo gives up on a module after 8 input shapes by default; each of ours is a plan.
-_MOST_SHAPES = 64
+# Dynamo gives up on a class's forward after 8 shapes or modules by default; each is a plan here.
+_MOST_PLANS_OF_A_CLASS = 1024
 
 ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
 
@@ -33,19 +35,36 @@ class FittedModule(OptimizedModule):
 
     def report(self) -> Report:
         """Plan and measurement side by side."""
-        self.finish_watch()
         return Report(tuple((s.plan, s.measured) for s in self._session.steps))
 
-    def finish_watch(self) -> None:
-        """Stop recording the allocator, if the last step was recorded."""
-        self._session.watch.finish()
+    def learn(self, step: Callable[[], Any]) -> int:
+        """Run one real training step of the caller's and plan anew if it passes the budget.
+
+        For a loss outside the module: what it takes between forward and backward is the
+        caller's own and can only be estimated when the plan is made.
+
+        Parameters
+        ----------
+        step : callable
+            Runs forward, loss and backward of this module once, from no gradients.
+
+        Returns
+        -------
+        int
+            Peak bytes of the step, residents included.
+        """
+        peak = record(step).peak
+        current = self._session.current
+        if current is None:
+            raise FxmemError("the step did not call this module, so there is nothing to learn.")
+        self._session.learn(current, peak)
+        return current.plan.resident_bytes + peak
 
     @property
     def _session(self) -> Session:
         return self.__dict__["_fxmem_session"]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        self.finish_watch()
         for _ in range(_MOST_PLANS):
             self._choose_context()
             try:
@@ -58,8 +77,10 @@ class FittedModule(OptimizedModule):
         )
 
     def _call(self, *args: Any, **kwargs: Any) -> Any:
+        limit = _MOST_PLANS_OF_A_CLASS
         try:
-            return super().__call__(*args, **kwargs)
+            with dynamo_config.patch(recompile_limit=limit, accumulated_recompile_limit=limit):
+                return super().__call__(*args, **kwargs)
         except dynamo_exc.BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FxmemError | OverBudget):
                 raise error.inner_exception.with_traceback(None) from None

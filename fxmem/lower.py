@@ -14,7 +14,6 @@ from .solvers.remat import RematProblem
 from .trace import StepTrace
 
 NANOSECONDS = 1e9
-_SCALAR_BYTES = 8
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,9 @@ def lower(
     once, random = _runs_once(trace), set(trace.random)
 
     # A loss outside the module: what it keeps and its gradient, about two more of the outputs.
-    outside = 2 * sum(storages.size[s] for s in tangents if storages.size[s] > _SCALAR_BYTES)
+    # An output that is a scalar is the loss, and then nothing happens outside.
+    loss_inside = any(n.meta["val"].numel() == 1 for n in trace.tangents)
+    outside = 0 if loss_inside else 2 * sum(storages.size[s] for s in tangents)
 
     reads: list[tuple[int, ...]] = []
     writes: list[tuple[int, ...]] = []

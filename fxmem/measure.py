@@ -68,9 +68,6 @@ def measure(
     The step is really run: buffers such as running statistics move on.
     """
     gc.collect()
-    finish = getattr(module_or_step, "finish_watch", None)
-    if finish is not None:
-        finish()
     if isinstance(module_or_step, torch.nn.Module):
         return _measure_module(module_or_step, inputs, repeats)
     resident = _all_tensor_bytes()

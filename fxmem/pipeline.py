@@ -73,13 +73,7 @@ class PlannedStep:
     written_inputs: tuple[int, ...]
     tangents: tuple[torch.Tensor, ...]
     measured: int | None = None
-    watched: bool = False
     run_backward: Callable[[list[Any]], Any] | None = None
-
-    @property
-    def loss_outside(self) -> bool:
-        """Does the user's own code compute between forward and backward?"""
-        return any(t.numel() > 1 for t in self.tangents)
 
 
 def plan_step(
@@ -125,7 +119,10 @@ def plan_step(
 def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> RematSolution:
     """Solve, or say what stands in the way."""
     problem = lowered.problem
-    held_back = options.reserve_bytes + lowered.aside_bytes
+    held_back = options.reserve_bytes
+    plain = max(replay(problem, range(problem.count)))
+    if budget is not None and plain + held_back > budget:  # else nothing is run again
+        held_back += lowered.aside_bytes
     limit = None if budget is None else max(0, budget - held_back)
 
     def tell(seconds: float, time: int, peak: int, bound: int) -> None:

@@ -20,7 +20,6 @@ from .errors import BudgetWarning
 from .pipeline import Options, PlannedStep, plan_step
 from .plan import Plan
 from .runtime.prove import proved_peak
-from .runtime.watch import Watch
 
 log = logging.getLogger("fxmem")
 
@@ -51,7 +50,6 @@ class Session:
     rehearsing: bool = False
     reserve_bytes: int = 0
     stale: bool = False
-    watch: Watch = field(default_factory=Watch)
 
     @property
     def uses_inductor(self) -> bool:
@@ -83,7 +81,7 @@ class Session:
 
         def backward(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
             planned[-1].run_backward = self._run(module, inputs, is_backward=True)
-            return self._backward(planned[-1].run_backward)
+            return planned[-1].run_backward
 
         compiler = aot_autograd(
             fw_compiler=forward,
@@ -119,21 +117,10 @@ class Session:
                 self._prove(step, run, args)
             if self.rehearsing:
                 return _stand_ins(shapes, args, step.written_inputs)
-            if step.loss_outside and not step.watched:
-                step.watched = True
-                self.watch.start(lambda peak: self._learn(step, peak))
             return run(args)
 
         forward._boxed_call = True  # type: ignore[attr-defined]
         return forward
-
-    def _backward(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        def backward(args: list[Any]) -> Any:
-            self.watch.mark_end()
-            return run(args)
-
-        backward._boxed_call = True  # type: ignore[attr-defined]
-        return backward
 
     def _prove(self, step: PlannedStep, forward: Callable[..., Any], args: list[Any]) -> None:
         """Run the step's graphs once, without effects, before the first real step."""
@@ -146,12 +133,12 @@ class Session:
             step.tangents,
             step.device,
         )
-        self._learn(step, peak)
+        self.learn(step, peak)
         if self.stale:
             raise OverBudget
 
-    def _learn(self, step: PlannedStep, peak_above_start: int) -> None:
-        """Compare a real step with its plan; over budget means a new plan."""
+    def learn(self, step: PlannedStep, peak_above_start: int) -> None:
+        """Compare a measured step with its plan; over budget means a new plan."""
         plan = step.plan
         step.measured = max(step.measured or 0, plan.resident_bytes + peak_above_start)
         budget = plan.budget_bytes

@@ -100,9 +100,10 @@ def trace_joint(joint: fx.GraphModule, forward_outputs: int) -> StepTrace:
     """Make a `StepTrace` of a joint graph as AOTAutograd hands it to a partitioner."""
     for node in joint.graph.nodes:
         if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            where = str(node.meta.get("stack_trace") or "").strip()
             raise TraceError(
-                f"{node.name} has a size that is not known ahead. Compile with dynamic=False, "
-                "or pad the inputs to a fixed shape."
+                f"{node.name} is a number or size that is known only as the step runs. Compute "
+                f"it outside the module, or pad to a fixed shape.\n{where}".rstrip()
             )
     simple = simplify(joint)
     written = written_inputs(joint)

@@ -4,6 +4,7 @@ from .auto import SOLVERS, least_peak, solve
 from .check import ScheduleError, check, replay
 from .problem import RematProblem
 from .solution import RematSolution
+from .warm import warm_up
 
 __all__ = [
     "SOLVERS",
@@ -14,4 +15,5 @@ __all__ = [
     "least_peak",
     "replay",
     "solve",
+    "warm_up",
 ]

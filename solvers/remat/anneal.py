@@ -6,19 +6,19 @@ The objective is ``alpha * total time + weight * bytes over the budget, summed o
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from .apply import do_delete, do_insert, do_move
 from .arrays import Arrays
 from .chains import DELETE, INSERT, MOVE, TRAIL, delete_chain, insert_chain, undo
+from .jit import entry, helper
 from .moves import clear, try_delete, try_insert, try_move, window
 from .state import LENGTH, OVER, TIME, State, last_use, run_after, run_before
 
 # Entries of the record of a run.
-BEST_TIME, BEST_LENGTH, BEST_OVER, FOUND, TRIED, FEASIBLE = range(6)
+BEST_TIME, BEST_LENGTH, FOUND, TRIED, RECORD = range(5)
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _crowded(a: Arrays, st: State, tries: int) -> int:
     """The step with most bytes among a few random ones."""
     best, most = 0, -1
@@ -30,7 +30,7 @@ def _crowded(a: Arrays, st: State, tries: int) -> int:
     return best
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _relieve(a: Arrays, st: State) -> tuple[int, int]:
     """``(v, p)``: running ``v`` before ``p`` frees bytes at some crowded step; v = -1: none."""
     x = _crowded(a, st, 6)
@@ -43,7 +43,7 @@ def _relieve(a: Arrays, st: State) -> tuple[int, int]:
         if c < 0:
             continue
         until = run_after(st, w, c)
-        u = last_use(a, st, s, c, until, -1)
+        u = last_use(a, st, s, c, until)
         if u <= x or until <= x:
             continue
         first = st.meta[LENGTH]
@@ -57,7 +57,7 @@ def _relieve(a: Arrays, st: State) -> tuple[int, int]:
     return -1, 0
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _target(low: int, high: int, p: int) -> int:
     """A new place for step ``p`` in ``low .. high``: an end, nearby, or anywhere."""
     r = np.random.random()
@@ -71,7 +71,7 @@ def _target(low: int, high: int, p: int) -> int:
     return np.random.randint(low, high + 1)
 
 
-@njit(cache=True, nogil=True)
+@entry
 def anneal(
     a: Arrays,
     st: State,
@@ -98,7 +98,7 @@ def anneal(
         First runs keep their order.
     best : int64[cap], updated
         Fastest schedule within the budget.
-    record : int64[8], updated
+    record : int64[RECORD], updated
         Its time (-1: none yet) and length, and counts.
 
     Returns
@@ -109,7 +109,7 @@ def anneal(
     """
     np.random.seed(seed)
     out = np.zeros(2, np.int64)
-    trail = np.zeros((TRAIL + 1, 4), np.int64)
+    trail = np.zeros((TRAIL + 1, 3), np.int64)
     temperature, inside = hot, 0
     for i in range(rounds):
         if i % 512 == 511:
@@ -125,7 +125,7 @@ def anneal(
         kind = np.random.random()
         depth = trail[TRAIL, 0] = 0
         simple = -1
-        v = p = q = 0
+        v = p = q = np.int64(0)
         if kind < 0.40:
             p = np.random.randint(length)
             v = st.step[p].seq

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from .arrays import Arrays
+from .jit import helper
 from .moves import clear
 from .state import (
     HIGH,
@@ -20,8 +20,11 @@ from .state import (
     State,
 )
 
+# Typed constants: numba compiles a helper anew for a plain literal.
+EARLIER, LATER = np.int64(-1), np.int64(1)
 
-@njit(cache=True, nogil=True)
+
+@helper
 def _write_window(st: State, skip: int) -> None:
     """Make the spans and points real."""
     add = 0
@@ -33,7 +36,7 @@ def _write_window(st: State, skip: int) -> None:
         st.step[st.point[i].at].saved = st.point[i].saved
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _shift(st: State, low: int, high: int, by: int) -> None:
     """Runs at positions ``low .. high`` have moved by ``by``: correct ``runs`` (not ``seq``)."""
     for i in range(high - low + 1):
@@ -46,12 +49,12 @@ def _shift(st: State, low: int, high: int, by: int) -> None:
         st.runs[v, k] = x + by
 
 
-@njit(cache=True, nogil=True)
+@helper
 def do_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> None:
     """Make the insertion that was tried last."""
     length = st.meta[LENGTH]
     _write_window(st, p)
-    _shift(st, p, length - 1, 1)
+    _shift(st, p, length - 1, LATER)
     for x in range(length, p, -1):
         st.step[x].seq = st.step[x - 1].seq
         st.step[x].saved = st.step[x - 1].saved
@@ -70,7 +73,7 @@ def do_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> None:
     st.meta[LENGTH] = length + 1
 
 
-@njit(cache=True, nogil=True)
+@helper
 def do_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     """Make the deletion that was tried last."""
     length, v = st.meta[LENGTH], st.step[p].seq
@@ -81,7 +84,7 @@ def do_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     for i in range(k, st.count[v] - 1):
         st.runs[v, i] = st.runs[v, i + 1]
     st.count[v] -= 1
-    _shift(st, p + 1, length - 1, -1)
+    _shift(st, p + 1, length - 1, EARLIER)
     for x in range(p, length - 1):
         st.step[x].seq = st.step[x + 1].seq
         st.step[x].saved = st.step[x + 1].saved
@@ -93,7 +96,7 @@ def do_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     st.meta[LENGTH] = length - 1
 
 
-@njit(cache=True, nogil=True)
+@helper
 def do_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> None:
     """Make the move that was tried last."""
     v = st.step[p].seq
@@ -103,9 +106,9 @@ def do_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> None:
         k += 1
     step = -1 if q < p else 1
     if step > 0:
-        _shift(st, p + 1, q, -1)
+        _shift(st, p + 1, q, EARLIER)
     else:
-        _shift(st, q, p - 1, 1)
+        _shift(st, q, p - 1, LATER)
     st.runs[v, k] = q
     x = p
     while x != q:
@@ -124,7 +127,7 @@ def do_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> None:
     _finish(st, out)
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _finish(st: State, out: np.ndarray) -> None:
     clear(st)
     st.meta[TIME] += out[0]

@@ -14,8 +14,10 @@ from .evaluate import evaluate, timeline
 from .mincut import Boundary
 from .prices import starts
 from .problem import RematProblem
+from .relieve import relieve
 from .search import Incumbent, Progress, search, squeeze
 from .solution import RematSolution
+from .warm import warm_up
 
 RULES: dict[str, Callable[[RematProblem, Arrays, int | None], np.ndarray]] = {
     "none": heuristics.none,
@@ -54,7 +56,7 @@ def solve(
     solver : str
         A key of `SOLVERS`.
     time_limit : float
-        Seconds.
+        Seconds, without those that `warm_up` takes.
     reorder : bool
         If False, first runs keep the given order.
     seed : int
@@ -74,10 +76,11 @@ def solve(
     """
     if solver not in SOLVERS:
         raise ValueError(f"no solver {solver!r}; there are {', '.join(SOLVERS)}")
-    began = clock.monotonic()
-    a = flatten(problem)
     if budget is not None and budget < 0:
         raise ValueError(f"budget {budget} is negative")
+    warm_up()
+    began = clock.monotonic()
+    a = flatten(problem)
     limit = 1 << 60 if budget is None else budget
     order = np.arange(problem.count)
     incumbent = Incumbent(a, limit, problem.base_time, progress)
@@ -114,6 +117,7 @@ def least_peak(
     ``status`` is ``"optimal"`` where the peak meets `RematProblem.floor` (or another proof),
     else ``"feasible"``; ``lower_bound`` is still one on time, ``floor`` the one on bytes.
     """
+    warm_up()
     deadline = clock.monotonic() + time_limit
     a = flatten(problem)
     incumbent = Incumbent(a, 1 << 60, problem.base_time)
@@ -167,7 +171,7 @@ def _starts(
     for sequence in [np.arange(problem.count), *cuts]:
         for share in (1.0, 0.0):
             if not found or clock.monotonic() < stop:
-                found.append(heuristics.relieve(a, sequence, budget, share, not reorder))
+                found.append(relieve(a, sequence, budget, share, not reorder))
     found += cuts
     for sequence in found:
         incumbent.offer(sequence)

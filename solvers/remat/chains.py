@@ -3,35 +3,32 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
-from .apply import do_delete, do_insert, do_move
+from .apply import do_delete, do_insert
 from .arrays import Arrays
-from .moves import try_delete, try_insert, try_move
+from .jit import helper
+from .moves import try_delete, try_insert
 from .state import USELESS, State, last_use, run_after, run_before
 
 TRAIL = 64  # changes in one compound move; row TRAIL of a trail holds their number
 INSERT, DELETE, MOVE = range(3)
 
 
-@njit(cache=True, nogil=True)
+@helper
 def undo(a: Arrays, st: State, trail: np.ndarray, depth: int, out: np.ndarray) -> None:
     for i in range(depth - 1, -1, -1):
-        kind, v, p, q = trail[i]
+        kind, v, p = trail[i]
         if kind == INSERT:
             try_delete(a, st, p, out)
             do_delete(a, st, p, out)
-        elif kind == DELETE:
+        else:
             st.meta[USELESS] = 1
             try_insert(a, st, v, p, out)
             st.meta[USELESS] = 0
             do_insert(a, st, v, p, out)
-        else:
-            try_move(a, st, q, p, out)
-            do_move(a, st, q, p, out)
 
 
-@njit(cache=True, nogil=True)
+@helper
 def insert_chain(
     a: Arrays, st: State, v: int, p: int, share: float, fixed: bool, trail: np.ndarray
 ) -> int:
@@ -66,8 +63,8 @@ def insert_chain(
             if made < 0:
                 continue
             # Still alive at p for another reader beyond the chain: nothing to gain.
-            idle = last_use(a, st, s, made, place, -1)
-            beyond = last_use(a, st, s, made, run_after(st, w, place - 1), -1)
+            idle = last_use(a, st, s, made, place)
+            beyond = last_use(a, st, s, made, run_after(st, w, place - 1))
             if beyond >= place + depth - base or place - idle < 8:
                 continue
             if not try_insert(a, st, w, place, out):
@@ -81,7 +78,7 @@ def insert_chain(
     return depth
 
 
-@njit(cache=True, nogil=True)
+@helper
 def delete_chain(a: Arrays, st: State, p: int, fixed: bool, trail: np.ndarray) -> int:
     """Delete step ``p`` and then every repeated run that only served it."""
     out = np.zeros(2, np.int64)
@@ -106,7 +103,7 @@ def delete_chain(a: Arrays, st: State, p: int, fixed: bool, trail: np.ndarray) -
             dead = True
             for j in range(a.op[w].writes_at, a.op[w].writes_end):
                 s = a.rows[j]
-                dead = dead and last_use(a, st, s, made, run_after(st, w, made), -1) == made
+                dead = dead and last_use(a, st, s, made, run_after(st, w, made)) == made
             if dead and try_delete(a, st, made, out):
                 do_delete(a, st, made, out)
                 trail[depth, 0], trail[depth, 1], trail[depth, 2] = DELETE, w, made

@@ -6,12 +6,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from .arrays import Arrays
+from .jit import entry, helper
 
 
-@njit(cache=True, nogil=True)
+@helper
 def free_inputs(a: Arrays, seq: np.ndarray) -> np.ndarray:
     """Bit ``k`` of entry ``p``: the ``k``-th reusable input of step ``p`` may be overwritten
     as far as the turn is concerned (it was not made before the turn and read after it).
@@ -33,7 +33,7 @@ def free_inputs(a: Arrays, seq: np.ndarray) -> np.ndarray:
     return free
 
 
-@njit(cache=True, nogil=True)
+@entry
 def timeline(a: Arrays, seq: np.ndarray, gap: np.ndarray, saved: np.ndarray) -> bool:
     """Bytes around each step of ``seq``, in one pass from its end.
 
@@ -85,7 +85,7 @@ def timeline(a: Arrays, seq: np.ndarray, gap: np.ndarray, saved: np.ndarray) -> 
     return unmade == 0
 
 
-@njit(cache=True, nogil=True)
+@entry
 def evaluate(a: Arrays, seq: np.ndarray, budget: int) -> tuple[int, int, int]:
     """``(total time, peak, bytes over the budget summed over steps)``; time -1: invalid.
 

@@ -8,9 +8,9 @@ was tried last. All cost of a trial lies in the window of steps whose gaps chang
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from .arrays import Arrays
+from .jit import helper
 from .state import (
     BUDGET,
     FLAGS,
@@ -27,20 +27,24 @@ from .state import (
     crosses,
     flag,
     last_use,
+    last_use_but,
     run_after,
     run_before,
     settle_points,
     span,
 )
 
+# Typed constants: numba compiles a helper anew for a plain literal.
+NONE, NO = np.int64(0), np.bool_(False)
 
-@njit(cache=True, nogil=True)
+
+@helper
 def _begin(st: State) -> None:
     st.meta[FLAGS] = st.meta[POINTS] = 0
     st.meta[LOW], st.meta[HIGH] = st.meta[LENGTH] + 1, -1
 
 
-@njit(cache=True, nogil=True)
+@helper
 def clear(st: State) -> None:
     """Forget the spans of the move that was tried last."""
     if st.meta[HIGH] >= 0:
@@ -49,7 +53,7 @@ def clear(st: State) -> None:
         st.meta[LOW], st.meta[HIGH] = st.meta[LENGTH] + 1, -1
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _change(a: Arrays, st: State, own_old: int, own_new: int, skip: int) -> int:
     """Change of the bytes over the budget by spans, points and the moved step itself."""
     budget = st.meta[BUDGET]
@@ -74,12 +78,7 @@ def _change(a: Arrays, st: State, own_old: int, own_new: int, skip: int) -> int:
     return total
 
 
-@njit(cache=True, nogil=True)
-def _own_saved(a: Arrays, v: int, dying: int) -> int:
-    return a.op[v].gain if dying else 0
-
-
-@njit(cache=True, nogil=True)
+@helper
 def _reusable(a: Arrays, v: int, s: int) -> bool:
     found = False
     for k in range(a.op[v].reuse_at, a.op[v].reuse_end):
@@ -87,7 +86,7 @@ def _reusable(a: Arrays, v: int, s: int) -> bool:
     return found
 
 
-@njit(cache=True, nogil=True)
+@helper
 def try_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> bool:
     """One more run of ``v`` just before step ``p``.
 
@@ -102,10 +101,10 @@ def try_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> bool:
     useful = st.meta[USELESS] == 1
     for k in range(a.op[v].writes_at, a.op[v].writes_end):
         s = a.rows[k]
-        u = last_use(a, st, s, c, run_after(st, v, p - 1), -1)
+        u = last_use(a, st, s, c, run_after(st, v, p - 1))
         if u >= p:
             useful = True
-            last = last_use(a, st, s, c, p, -1)
+            last = last_use(a, st, s, c, p)
             span(st, last + 1, p, -a.storage[s].size)
             if last > c:
                 flag(st, s, last, not crosses(st, c, last))
@@ -122,11 +121,11 @@ def try_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> bool:
         if made < 0:
             clear(st)
             return False
-        u = last_use(a, st, s, made, run_after(st, w, p - 1), -1)
+        u = last_use(a, st, s, made, run_after(st, w, p - 1))
         if u < p:
             span(st, u + 1, p, a.storage[s].size)
             if u > made:
-                flag(st, s, u, False)
+                flag(st, s, u, NO)
             if not (made < st.meta[TURN] < p) and _reusable(a, v, s):
                 dying = 1
     settle_points(a, st)
@@ -134,14 +133,14 @@ def try_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> bool:
     for x in range(st.meta[LOW], p + 1):
         add += st.step[x].diff
     st.meta[OWN_GAP] = st.step[p].gap + add
-    st.meta[OWN_SAVED] = _own_saved(a, v, dying)
+    st.meta[OWN_SAVED] = a.op[v].gain * dying
     during = st.meta[OWN_GAP] + a.op[v].extra - st.meta[OWN_SAVED]
     out[0] = a.op[v].time
-    out[1] = _change(a, st, 0, during, p)
+    out[1] = _change(a, st, NONE, during, p)
     return True
 
 
-@njit(cache=True, nogil=True)
+@helper
 def try_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> bool:
     """Step ``p`` away; its readers turn to the copy before."""
     _begin(st)
@@ -152,33 +151,33 @@ def try_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> bool:
     after = run_after(st, v, p)
     for k in range(a.op[v].writes_at, a.op[v].writes_end):
         s = a.rows[k]
-        u = last_use(a, st, s, p, after, -1)
+        u = last_use(a, st, s, p, after)
         if u > p:
             if c < 0:
                 clear(st)
                 return False
-            last = last_use(a, st, s, c, p, -1)
+            last = last_use(a, st, s, c, p)
             span(st, last + 1, p, a.storage[s].size)
             if last > c:
-                flag(st, s, last, False)
+                flag(st, s, last, NO)
             if u < st.meta[LENGTH]:
                 flag(st, s, u, not crosses(st, c, u))
     for k in range(a.op[v].reads_at, a.op[v].reads_end):
         s = a.rows[k]
         w = a.storage[s].writer
         made, until = run_before(st, w, p), run_after(st, w, p)
-        if last_use(a, st, s, made, until, -1) == p:
-            last = last_use(a, st, s, made, until, p)
+        if last_use(a, st, s, made, until) == p:
+            last = last_use_but(a, st, s, made, until, p)
             span(st, last + 1, p, -a.storage[s].size)
             if last > made:
                 flag(st, s, last, not crosses(st, made, last))
     settle_points(a, st)
     out[0] = -a.op[v].time
-    out[1] = _change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, 0, p)
+    out[1] = _change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, NONE, p)
     return True
 
 
-@njit(cache=True, nogil=True)
+@helper
 def window(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     """First and last place that step ``p`` can take without any read changing its copy."""
     v = st.step[p].seq
@@ -194,7 +193,7 @@ def window(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     out[0], out[1] = low + 1, high - 1
 
 
-@njit(cache=True, nogil=True)
+@helper
 def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
     """Step ``p`` to place ``q`` inside its `window` (not checked)."""
     _begin(st)
@@ -213,10 +212,10 @@ def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
         s = a.rows[k]
         w = a.storage[s].writer
         made, until = run_before(st, w, p), run_after(st, w, p)
-        u = last_use(a, st, s, made, until, -1)
+        u = last_use(a, st, s, made, until)
         ends = False  # is v the last reader at its new place?
         if early and u == p:
-            other = last_use(a, st, s, made, until, p)
+            other = last_use_but(a, st, s, made, until, p)
             span_low = max(other + 1, q)
             if span_low <= p - 1:
                 span(st, span_low, p - 1, -a.storage[s].size)
@@ -230,13 +229,13 @@ def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
             if u + 1 <= q:
                 span(st, u + 1, q, a.storage[s].size)
             if u > p:
-                flag(st, s, u, False)
+                flag(st, s, u, NO)
         if ends and not (made < st.meta[TURN] and late) and _reusable(a, v, s):
             dying = 1
     after = run_after(st, v, p)
     for k in range(a.op[v].writes_at, a.op[v].writes_end):
         s = a.rows[k]
-        u = last_use(a, st, s, p, after, -1)
+        u = last_use(a, st, s, p, after)
         if u > p:
             if early:
                 span(st, q, p - 1, a.storage[s].size)
@@ -246,7 +245,7 @@ def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
             if u < st.meta[LENGTH]:
                 flag(st, s, u, late or u <= st.meta[TURN])
     settle_points(a, st)
-    st.meta[OWN_GAP], st.meta[OWN_SAVED] = own, _own_saved(a, v, dying)
+    st.meta[OWN_GAP], st.meta[OWN_SAVED] = own, a.op[v].gain * dying
     during = own + a.op[v].extra - st.meta[OWN_SAVED]
     out[0] = 0
     out[1] = _change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, during, p)

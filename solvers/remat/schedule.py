@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numba import njit
 
 from .arrays import Arrays
+from .jit import entry
 
 
-@njit(cache=True, nogil=True)
+@entry
 def on_demand(
     a: Arrays, order: np.ndarray, pivot_at: int, redo: np.ndarray, delay: np.ndarray
 ) -> np.ndarray:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from .anneal import BEST_LENGTH, BEST_TIME, anneal
+from .anneal import BEST_LENGTH, BEST_TIME, RECORD, anneal
 from .arrays import Arrays
 from .evaluate import evaluate
 from .state import LENGTH, OVER, empty_state, load
@@ -70,7 +70,7 @@ class Worker:
         self.a, self.weight, self.seed, self.fixed = a, weight, seed, fixed
         self.state = empty_state(a, capacity)
         self.best = np.zeros(capacity + 4, np.int64)
-        self.record = np.zeros(8, np.int64)
+        self.record = np.zeros(RECORD, np.int64)
         self.record[BEST_TIME] = -1
         self.halt = False
 

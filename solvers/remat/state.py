@@ -10,12 +10,12 @@ from __future__ import annotations
 from typing import NamedTuple
 
 import numpy as np
-from numba import njit
 
 from .arrays import Arrays
 from .evaluate import timeline
+from .jit import entry, helper
 
-NEVER = 1 << 40  # a position beyond every sequence
+NEVER = np.int64(1 << 40)  # a position beyond every sequence
 MOST_RUNS = 12  # runs of one operator
 
 # Entries of State.meta.
@@ -72,7 +72,7 @@ def empty_state(a: Arrays, capacity: int) -> State:
     )
 
 
-@njit(cache=True, nogil=True)
+@entry
 def load(a: Arrays, st: State, seq: np.ndarray, budget: int) -> bool:
     """Make ``seq`` the current schedule; False if it does not fit or is not valid."""
     length = len(seq)
@@ -102,7 +102,7 @@ def load(a: Arrays, st: State, seq: np.ndarray, budget: int) -> bool:
     return True
 
 
-@njit(cache=True, nogil=True)
+@helper
 def set_budget(a: Arrays, st: State, budget: int) -> None:
     """Measure the current schedule against another budget."""
     st.meta[BUDGET] = budget
@@ -112,7 +112,7 @@ def set_budget(a: Arrays, st: State, budget: int) -> None:
     st.meta[OVER] = over
 
 
-@njit(cache=True, nogil=True)
+@helper
 def peak_of(a: Arrays, st: State) -> int:
     """Most bytes alive at once."""
     peak = a.resident
@@ -121,7 +121,7 @@ def peak_of(a: Arrays, st: State) -> int:
     return peak
 
 
-@njit(cache=True, nogil=True)
+@helper
 def run_before(st: State, v: int, p: int) -> int:
     """Last run of ``v`` before position ``p``, -1 if none."""
     for k in range(st.count[v] - 1, -1, -1):
@@ -130,7 +130,7 @@ def run_before(st: State, v: int, p: int) -> int:
     return -1
 
 
-@njit(cache=True, nogil=True)
+@helper
 def run_after(st: State, v: int, p: int) -> int:
     """First run of ``v`` after position ``p``, ``NEVER`` if none."""
     for k in range(st.count[v]):
@@ -139,13 +139,19 @@ def run_after(st: State, v: int, p: int) -> int:
     return NEVER
 
 
-@njit(cache=True, nogil=True)
-def last_use(a: Arrays, st: State, s: int, c: int, until: int, skip: int) -> int:
-    """Last read of ``s`` in positions ``c + 1 .. until - 1`` without ``skip``, else ``c``.
+@helper
+def last_use(a: Arrays, st: State, s: int, c: int, until: int) -> int:
+    """Last read of ``s`` in positions ``c + 1 .. until - 1``, else ``c``.
 
     ``until``: the next run of the writer. The length of the sequence is returned for a copy
     that is kept to the end.
     """
+    return last_use_but(a, st, s, c, until, NEVER)
+
+
+@helper
+def last_use_but(a: Arrays, st: State, s: int, c: int, until: int, skip: int) -> int:
+    """`last_use` as it would be without the read at ``skip``."""
     if until == NEVER and a.storage[s].keep:
         return st.meta[LENGTH]
     last = c
@@ -161,13 +167,13 @@ def last_use(a: Arrays, st: State, s: int, c: int, until: int, skip: int) -> int
     return last
 
 
-@njit(cache=True, nogil=True)
+@helper
 def crosses(st: State, c: int, u: int) -> bool:
     """Made before the turn and read after it."""
     return c < st.meta[TURN] < u
 
 
-@njit(cache=True, nogil=True)
+@helper
 def flag(st: State, s: int, at: int, on: bool) -> None:
     """Note that overwriting ``s`` at step ``at`` is (not) possible after the move."""
     n = st.meta[FLAGS]
@@ -175,7 +181,7 @@ def flag(st: State, s: int, at: int, on: bool) -> None:
     st.meta[FLAGS] = n + 1
 
 
-@njit(cache=True, nogil=True)
+@helper
 def span(st: State, low: int, high: int, delta: int) -> None:
     """Add ``delta`` bytes to the gaps ``low .. high``."""
     st.step[low].diff += delta
@@ -184,7 +190,7 @@ def span(st: State, low: int, high: int, delta: int) -> None:
     st.meta[HIGH] = max(st.meta[HIGH], high)
 
 
-@njit(cache=True, nogil=True)
+@helper
 def settle_points(a: Arrays, st: State) -> None:
     """Work out, for every flagged step, what it saves by overwriting after the move."""
     n = 0
@@ -209,7 +215,7 @@ def settle_points(a: Arrays, st: State) -> None:
     st.meta[POINTS] = n
 
 
-@njit(cache=True, nogil=True)
+@helper
 def _may_overwrite(a: Arrays, st: State, s: int, x: int) -> bool:
     for f in range(st.meta[FLAGS]):
         if st.flag[f].storage == s and st.flag[f].at == x:
@@ -218,4 +224,4 @@ def _may_overwrite(a: Arrays, st: State, s: int, x: int) -> bool:
     c, until = run_before(st, w, x), run_after(st, w, x)
     if crosses(st, c, x):
         return False
-    return last_use(a, st, s, c, until, -1) == x
+    return last_use(a, st, s, c, until) == x

@@ -3,18 +3,29 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Callable
 
 import numpy as np
 import pytest
+from numba import njit
 
-from fxmem.solvers.remat import check, replay
-from fxmem.solvers.remat.anneal import anneal
-from fxmem.solvers.remat.apply import do_delete, do_insert, do_move
+from fxmem.solvers.remat import apply, check, moves, replay
+from fxmem.solvers.remat.anneal import RECORD, anneal
 from fxmem.solvers.remat.arrays import Arrays, flatten
 from fxmem.solvers.remat.evaluate import evaluate
-from fxmem.solvers.remat.moves import try_delete, try_insert, try_move, window
 from fxmem.solvers.remat.state import LENGTH, OVER, TIME, TURN, State, empty_state, load
 from tests.solvers.remat.remat_cases import random_problem
+
+
+def exposed(helper: Callable) -> Callable:
+    """A helper has no wrapper for Python; put one around it."""
+    return njit(lambda *args: helper(*args))
+
+
+do_delete, do_insert, do_move = map(exposed, (apply.do_delete, apply.do_insert, apply.do_move))
+try_delete, try_insert, try_move, window = map(
+    exposed, (moves.try_delete, moves.try_insert, moves.try_move, moves.window)
+)
 
 
 def bytes_during(a: Arrays, state: State) -> list[int]:
@@ -68,7 +79,7 @@ def test_annealing_ends_in_an_exact_state(seed: int) -> None:
     budget = rng.randint(min(problem.floor, peak), peak)
     state = empty_state(a, 6 * count + 10)
     load(a, state, np.arange(count), budget)
-    best, record = np.zeros(6 * count + 20, np.int64), np.zeros(8, np.int64)
+    best, record = np.zeros(6 * count + 20, np.int64), np.zeros(RECORD, np.int64)
     record[0] = -1
     fixed = seed % 2 == 0
     anneal(a, state, 5000, 5.0, 0.1, 1.0, 2.0, seed, fixed, False, best, record)

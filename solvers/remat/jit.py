@@ -1,0 +1,45 @@
+"""How the numba kernels are compiled: few cached entries, everything else inside them.
+
+Loading a cached kernel takes about 10 ms, so only what Python calls is an `entry`. A `helper`
+has no cache of its own: it is compiled into the entries that call it, which hold its code.
+
+Numba looks at the entry's own file alone to see whether its cache is stale. An edit of a helper
+in another file would go unseen, so a hash of all kernel sources stands in the entry's qualified
+name, and with it in the names of its cache files. So does the package's name: types of
+arguments are stored by module, and a copy imported by another name must not read them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+from pathlib import Path
+from typing import TypeVar, cast
+
+from numba import njit
+
+Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+
+def _stamp() -> str:
+    digest = hashlib.sha256((__package__ or "").encode())
+    for path in sorted(Path(__file__).parent.glob("*.py")):
+        text = path.read_bytes()
+        # `arrays` holds no kernel, but the records that all of them read.
+        if path.stem in ("jit", "arrays") or b"from .jit import" in text:
+            digest.update(text)
+    return digest.hexdigest()[:12]
+
+
+STAMP = _stamp()
+
+
+def entry(function: Kernel) -> Kernel:
+    """Compile ``function``, which Python calls; keep the result on disk."""
+    function.__qualname__ = f"{function.__qualname__}_{STAMP}"
+    return cast(Kernel, njit(cache=True, nogil=True)(function))
+
+
+def helper(function: Kernel) -> Kernel:
+    """Compile ``function`` into the entries that call it."""
+    return cast(Kernel, njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
