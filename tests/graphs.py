@@ -28,7 +28,7 @@ def _operators(draws: bool) -> list[Callable[..., Any]]:
         lambda a, b: aten.add.Tensor(a, aten.sum.dim_IntList(b, [0], True)),
         lambda a, b: torch.cat([x for x in a.split(WIDTH // 2, 1)][::-1], 1),
         lambda a, b: aten.native_layer_norm.default(a, [WIDTH], None, None, 1e-5)[0],
-        lambda a, b: aten.add.Tensor(aten.view.default(a, [WIDTH, ROWS]).t(), b),
+        lambda a, b: aten.add.Tensor(a.reshape(WIDTH, ROWS).t(), b),
         lambda a, b: aten.mul.Tensor(a, aten.expand.default(b[:1], [ROWS, WIDTH])),
         lambda a, b: aten.where.self(aten.gt.Scalar(a, 0.0), a, b),
         lambda a, b: aten.add.Tensor(aten.max.dim(a, 1, True)[0], b),

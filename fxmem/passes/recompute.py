@@ -87,6 +87,7 @@ class _Layout:
             return self.latest[node]
         if node not in self.views:
             self.views[node] = self.graph.node_copy(node, self.value)
+            self.views[node].meta["of"] = node.name
         return self.views[node]
 
     def add_source(self, node: fx.Node) -> None:

@@ -7,7 +7,7 @@ from torch._ops import OpOverload
 
 from ..errors import FxmemError
 from ..runtime.random import replay, rng_state, turn
-from ..storages import is_random, is_view, map_storages
+from ..storages import is_random, map_storages
 from .split import SplitStep, is_tangent
 
 
@@ -49,7 +49,7 @@ def _verify_arguments(original: dict[str, fx.Node], laid_out: fx.GraphModule) ->
             continue
         args = node.args[3:] if node.target is replay else node.args
         if source is None:
-            source = _matching_view(node, of)
+            raise PassError(f"{_where(node)}\nstands for no node of the traced graph")
         expected = fx.map_arg(source.args, lambda n: n.name)
         found = fx.map_arg(args, lambda n: of[n].name)
         if list(expected) != list(found):
@@ -60,18 +60,6 @@ def _verify_arguments(original: dict[str, fx.Node], laid_out: fx.GraphModule) ->
     for new, old in zip(output.args[0], wanted, strict=True):  # type: ignore[arg-type]
         if isinstance(old, fx.Node) and of[new].name != old.name:
             raise PassError(f"output {old.name} became {of[new].name}")
-
-
-def _matching_view(node: fx.Node, of: dict[fx.Node, fx.Node]) -> fx.Node:
-    source = of[node.all_input_nodes[0]]
-    for user in source.users:
-        if user.target is node.target and is_view(user):
-            rest = [a for a in node.args if not isinstance(a, fx.Node)]
-            if rest == [a for a in user.args if not isinstance(a, fx.Node)] and (
-                dict(user.kwargs) == dict(node.kwargs)
-            ):
-                return user
-    raise PassError(f"{_where(node)}\nis a view that the traced graph does not have")
 
 
 def _verify_overwrites(module: fx.GraphModule) -> None:

@@ -10,7 +10,7 @@ import numpy as np
 from .apply import do_delete, do_insert, do_move
 from .arrays import Arrays
 from .chains import DELETE, INSERT, MOVE, TRAIL, delete_chain, insert_chain, undo
-from .jit import entry, helper
+from .jit import ZERO, entry, helper
 from .moves import clear, try_delete, try_insert, try_move, window
 from .state import LENGTH, OVER, TIME, State, last_use, run_after, run_before
 
@@ -125,7 +125,7 @@ def anneal(
         kind = np.random.random()
         depth = trail[TRAIL, 0] = 0
         simple = -1
-        v = p = q = np.int64(0)
+        v = p = q = ZERO
         if kind < 0.40:
             p = np.random.randint(length)
             v = st.step[p].seq
@@ -165,7 +165,7 @@ def anneal(
             found = False
             for _ in range(12):
                 p = np.random.randint(length)
-                if st.count[st.step[p].seq] > 1:
+                if st.ran[st.step[p].seq] > 1:
                     found = True
                     break
             if not found:

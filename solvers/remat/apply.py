@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import Arrays
-from .jit import helper
+from .jit import MINUS_ONE, ONE, helper
 from .moves import clear
 from .state import (
     HIGH,
@@ -19,9 +19,6 @@ from .state import (
     TURN,
     State,
 )
-
-# Typed constants: numba compiles a helper anew for a plain literal.
-EARLIER, LATER = np.int64(-1), np.int64(1)
 
 
 @helper
@@ -54,19 +51,19 @@ def do_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> None:
     """Make the insertion that was tried last."""
     length = st.meta[LENGTH]
     _write_window(st, p)
-    _shift(st, p, length - 1, LATER)
+    _shift(st, p, length - 1, ONE)
     for x in range(length, p, -1):
         st.step[x].seq = st.step[x - 1].seq
         st.step[x].saved = st.step[x - 1].saved
     for x in range(length + 1, p, -1):
         st.step[x].gap = st.step[x - 1].gap
     st.step[p].seq, st.step[p].gap, st.step[p].saved = v, st.meta[OWN_GAP], st.meta[OWN_SAVED]
-    k = st.count[v]
+    k = st.ran[v]
     while k > 0 and st.runs[v, k - 1] > p:
         st.runs[v, k] = st.runs[v, k - 1]
         k -= 1
     st.runs[v, k] = p
-    st.count[v] += 1
+    st.ran[v] += 1
     if st.meta[TURN] >= p:
         st.meta[TURN] += 1
     _finish(st, out)
@@ -81,10 +78,10 @@ def do_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     k = 0
     while st.runs[v, k] != p:
         k += 1
-    for i in range(k, st.count[v] - 1):
+    for i in range(k, st.ran[v] - 1):
         st.runs[v, i] = st.runs[v, i + 1]
-    st.count[v] -= 1
-    _shift(st, p + 1, length - 1, EARLIER)
+    st.ran[v] -= 1
+    _shift(st, p + 1, length - 1, MINUS_ONE)
     for x in range(p, length - 1):
         st.step[x].seq = st.step[x + 1].seq
         st.step[x].saved = st.step[x + 1].saved
@@ -106,9 +103,9 @@ def do_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> None:
         k += 1
     step = -1 if q < p else 1
     if step > 0:
-        _shift(st, p + 1, q, EARLIER)
+        _shift(st, p + 1, q, MINUS_ONE)
     else:
-        _shift(st, q, p - 1, LATER)
+        _shift(st, q, p - 1, ONE)
     st.runs[v, k] = q
     x = p
     while x != q:

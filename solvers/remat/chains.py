@@ -96,7 +96,7 @@ def delete_chain(a: Arrays, st: State, p: int, fixed: bool, trail: np.ndarray) -
         for k in range(a.op[reader].reads_at, a.op[reader].reads_end):
             w = a.storage[a.rows[k]].writer
             made = run_before(st, w, at)
-            if made < 0 or st.count[w] < 2 or depth >= TRAIL - 1:
+            if made < 0 or st.ran[w] < 2 or depth >= TRAIL - 1:
                 continue
             if fixed and st.runs[w, 0] == made:
                 continue

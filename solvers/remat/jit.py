@@ -14,11 +14,21 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import TypeVar, cast
+from typing import Any, TypeVar, cast
 
+import numpy as np
 from numba import njit
 
 Kernel = TypeVar("Kernel", bound=Callable[..., object])
+
+# Numba compiles a helper once more for each plain literal that it is given; not for these.
+ZERO, ONE, MINUS_ONE = (cast(int, np.int64(value)) for value in (0, 1, -1))
+FALSE = cast(bool, np.bool_(False))
+# A position beyond every sequence.
+NEVER = cast(int, np.int64(1 << 40))
+
+# Wrappers that Python and C could call take a third of the time to compile.
+_INNER: dict[str, Any] = {"nogil": True, "no_cpython_wrapper": True, "no_cfunc_wrapper": True}
 
 
 def _stamp() -> str:
@@ -42,4 +52,4 @@ def entry(function: Kernel) -> Kernel:
 
 def helper(function: Kernel) -> Kernel:
     """Compile ``function`` into the entries that call it."""
-    return cast(Kernel, njit(nogil=True, no_cpython_wrapper=True, no_cfunc_wrapper=True)(function))
+    return cast(Kernel, njit(**_INNER)(function))

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import Arrays
-from .jit import helper
+from .jit import FALSE, ZERO, helper
 from .state import (
     BUDGET,
     FLAGS,
@@ -33,9 +33,6 @@ from .state import (
     settle_points,
     span,
 )
-
-# Typed constants: numba compiles a helper anew for a plain literal.
-NONE, NO = np.int64(0), np.bool_(False)
 
 
 @helper
@@ -93,7 +90,7 @@ def try_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> bool:
     Refused if nobody would read its outputs, unless ``meta[USELESS]``: that undoes a deletion.
     """
     _begin(st)
-    if a.op[v].single or st.count[v] >= MOST_RUNS or st.meta[LENGTH] + 4 > len(st.step):
+    if a.op[v].single or st.ran[v] >= MOST_RUNS or st.meta[LENGTH] + 4 > len(st.step):
         return False
     c = run_before(st, v, p)
     if c < 0 and st.meta[USELESS] == 0:
@@ -125,7 +122,7 @@ def try_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> bool:
         if u < p:
             span(st, u + 1, p, a.storage[s].size)
             if u > made:
-                flag(st, s, u, NO)
+                flag(st, s, u, FALSE)
             if not (made < st.meta[TURN] < p) and _reusable(a, v, s):
                 dying = 1
     settle_points(a, st)
@@ -136,7 +133,7 @@ def try_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> bool:
     st.meta[OWN_SAVED] = a.op[v].gain * dying
     during = st.meta[OWN_GAP] + a.op[v].extra - st.meta[OWN_SAVED]
     out[0] = a.op[v].time
-    out[1] = _change(a, st, NONE, during, p)
+    out[1] = _change(a, st, ZERO, during, p)
     return True
 
 
@@ -145,7 +142,7 @@ def try_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> bool:
     """Step ``p`` away; its readers turn to the copy before."""
     _begin(st)
     v = st.step[p].seq
-    if st.count[v] < 2 or (a.op[v].rank >= 0 and st.runs[v, 0] == p):
+    if st.ran[v] < 2 or (a.op[v].rank >= 0 and st.runs[v, 0] == p):
         return False
     c = run_before(st, v, p)
     after = run_after(st, v, p)
@@ -159,7 +156,7 @@ def try_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> bool:
             last = last_use(a, st, s, c, p)
             span(st, last + 1, p, a.storage[s].size)
             if last > c:
-                flag(st, s, last, NO)
+                flag(st, s, last, FALSE)
             if u < st.meta[LENGTH]:
                 flag(st, s, u, not crosses(st, c, u))
     for k in range(a.op[v].reads_at, a.op[v].reads_end):
@@ -173,7 +170,7 @@ def try_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> bool:
                 flag(st, s, last, not crosses(st, made, last))
     settle_points(a, st)
     out[0] = -a.op[v].time
-    out[1] = _change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, NONE, p)
+    out[1] = _change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, ZERO, p)
     return True
 
 
@@ -229,7 +226,7 @@ def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
             if u + 1 <= q:
                 span(st, u + 1, q, a.storage[s].size)
             if u > p:
-                flag(st, s, u, NO)
+                flag(st, s, u, FALSE)
         if ends and not (made < st.meta[TURN] and late) and _reusable(a, v, s):
             dying = 1
     after = run_after(st, v, p)

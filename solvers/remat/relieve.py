@@ -6,7 +6,7 @@ import numpy as np
 
 from .arrays import Arrays
 from .chains import TRAIL, insert_chain, undo
-from .jit import entry
+from .jit import ZERO, entry
 from .state import LENGTH, OVER, TIME, State, empty_state, last_use, load, run_after, run_before
 
 
@@ -18,7 +18,7 @@ def _greedy(a: Arrays, st: State, share: float, fixed: bool) -> None:
     for _ in range(4 * len(a.op)):
         if st.meta[OVER] == 0 or st.meta[LENGTH] + 80 > len(st.step):
             return
-        x = np.int64(0)
+        x = ZERO
         most = -1
         for p in range(st.meta[LENGTH]):
             during = st.step[p].gap + a.op[st.step[p].seq].extra - st.step[p].saved

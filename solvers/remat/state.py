@@ -13,9 +13,8 @@ import numpy as np
 
 from .arrays import Arrays
 from .evaluate import timeline
-from .jit import entry, helper
+from .jit import NEVER, entry, helper
 
-NEVER = np.int64(1 << 40)  # a position beyond every sequence
 MOST_RUNS = 12  # runs of one operator
 
 # Entries of State.meta.
@@ -37,7 +36,7 @@ class State(NamedTuple):
         `evaluate.timeline` gives them; ``diff``: change of the gaps by the move under trial,
         as differences from gap to gap; ``less``: scratch of `moves`, zero between calls.
     runs : int64[n, MOST_RUNS]
-        Positions of the runs of each operator, ascending; ``count[n]`` of them.
+        Positions of the runs of each operator, ascending; ``ran[n]`` of them.
     meta : int64[16]
         Length, position of the turn, total time, bytes over the budget, the budget; and of
         the move under trial: its window, list lengths, and its own step's bytes.
@@ -49,7 +48,7 @@ class State(NamedTuple):
 
     step: np.ndarray
     runs: np.ndarray
-    count: np.ndarray
+    ran: np.ndarray
     meta: np.ndarray
     point: np.ndarray
     flag: np.ndarray
@@ -81,7 +80,7 @@ def load(a: Arrays, st: State, seq: np.ndarray, budget: int) -> bool:
     gap, saved = np.empty(length + 1, np.int64), np.empty(length, np.int64)
     if not timeline(a, seq, gap, saved):
         return False
-    st.count[:] = 0
+    st.ran[:] = 0
     for p in range(len(st.step)):
         st.step[p].diff = st.step[p].less = 0
     st.step[length].gap = gap[length]
@@ -90,10 +89,10 @@ def load(a: Arrays, st: State, seq: np.ndarray, budget: int) -> bool:
     for p in range(length):
         v = seq[p]
         st.step[p].seq, st.step[p].gap, st.step[p].saved = v, gap[p], saved[p]
-        if st.count[v] == MOST_RUNS:
+        if st.ran[v] == MOST_RUNS:
             return False
-        st.runs[v, st.count[v]] = p
-        st.count[v] += 1
+        st.runs[v, st.ran[v]] = p
+        st.ran[v] += 1
         total += a.op[v].time
         if v == a.turn:
             st.meta[TURN] = p
@@ -124,7 +123,7 @@ def peak_of(a: Arrays, st: State) -> int:
 @helper
 def run_before(st: State, v: int, p: int) -> int:
     """Last run of ``v`` before position ``p``, -1 if none."""
-    for k in range(st.count[v] - 1, -1, -1):
+    for k in range(st.ran[v] - 1, -1, -1):
         if st.runs[v, k] < p:
             return st.runs[v, k]
     return -1
@@ -133,7 +132,7 @@ def run_before(st: State, v: int, p: int) -> int:
 @helper
 def run_after(st: State, v: int, p: int) -> int:
     """First run of ``v`` after position ``p``, ``NEVER`` if none."""
-    for k in range(st.count[v]):
+    for k in range(st.ran[v]):
         if st.runs[v, k] > p:
             return st.runs[v, k]
     return NEVER
@@ -157,7 +156,7 @@ def last_use_but(a: Arrays, st: State, s: int, c: int, until: int, skip: int) ->
     last = c
     for k in range(a.storage[s].readers_at, a.storage[s].readers_end):
         r = a.rows[k]
-        for i in range(st.count[r] - 1, -1, -1):
+        for i in range(st.ran[r] - 1, -1, -1):
             q = st.runs[r, i]
             if q <= last:
                 break

@@ -7,7 +7,7 @@ import random
 import pytest
 import torch
 import torch.fx as fx
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from fxmem.allocator import record
@@ -19,7 +19,7 @@ from fxmem.passes.reuse import reuse
 from fxmem.passes.split import SplitStep
 from fxmem.pipeline import costs_of, rewrite
 from fxmem.simulate import simulate
-from fxmem.solvers.remat import check
+from fxmem.solvers.remat import check, replay
 from fxmem.trace import StepTrace, trace_joint
 from tests.graphs import inputs, joint_graph, plain_run, same_bits
 from tests.schedules import lazy_schedule, random_schedule
@@ -32,6 +32,7 @@ relaxed = settings(
     max_examples=40,
     deadline=None,
     derandomize=True,
+    phases=(Phase.generate, Phase.shrink),  # explaining a failure would trace all of torch
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
@@ -89,13 +90,13 @@ def test_simulation_is_what_the_allocator_reports(shape: tuple[list, list], seed
 
     def whole() -> None:
         out, *saved = forward(list(primals))
-        arguments = [*saved, tangent.clone()]  # as the gradient of the user's loss
+        gradient = tangent.clone()  # of the user's loss; autograd holds it to the end
+        arguments = [*saved, gradient]
         saved.clear()
         backward(arguments)
-        del out
+        del out, gradient
 
     whole()
-    # The clone comes after the turn; the simulation has the tangent there as well.
     assert record(whole).peak == simulation.peak_bytes
 
 
@@ -105,10 +106,11 @@ def test_problem_foretells_the_simulation(shape: tuple[list, list], seed: int) -
     """In traced order the solver's own replay gives just the simulated peak."""
     trace, lowered = lowered_step(joint_graph(*shape, draws=False))
     order = range(lowered.problem.count)
-    _, peak = check(lowered.problem, order)
+    held = replay(lowered.problem, order)
+    held[lowered.problem.turn] = 0  # room for the user's own loss, which is no operator of ours
     step = rewrite(trace, lowered.read(order), True)
     free = {n: Cost(1.0, 0) for n in trace.operators}
-    assert simulate(step, costs_of(step, free), 0, 1).peak_bytes == peak
+    assert simulate(step, costs_of(step, free), 0, 1).peak_bytes == max(held)
 
 
 @relaxed
@@ -120,7 +122,9 @@ def test_backward_twice(shape: tuple[list, list], seed: int) -> None:
     *primals, tangent = inputs(seed)
     _, *saved = boxed(step.forward)(list(primals))
     backward = boxed(step.backward)
+    torch.manual_seed(seed)
     once = [g.clone() for g in backward([*saved, tangent])]
+    torch.manual_seed(seed)
     assert same_bits(once, backward([*saved, tangent]))
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 import torch.fx as fx
-from hypothesis import given, settings
+from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch.fx.experimental.proxy_tensor import make_fx
@@ -13,6 +13,7 @@ from fxmem.passes.simplify import simplify
 from tests.graphs import inputs, joint_graph, plain_run, same_bits
 
 aten = torch.ops.aten
+PHASES = (Phase.generate, Phase.shrink)  # explaining a failure would trace all of torch
 choice = st.tuples(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100))
 
 
@@ -24,7 +25,7 @@ def targets(graph: fx.GraphModule) -> list:
     return [n.target for n in graph.graph.nodes if n.op == "call_function"]
 
 
-@settings(max_examples=30, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True, phases=PHASES)
 @given(st.lists(choice, min_size=1, max_size=12), st.lists(choice, min_size=1, max_size=6))
 def test_same_numbers(forward: list, backward: list) -> None:
     joint = joint_graph(forward, backward)
@@ -84,7 +85,7 @@ def test_copies_that_matter_stay() -> None:
         return a.clone(), h, h.clone(), layout.sum() + part.sum()
 
     kept = targets(simplify(traced(inputs_and_outputs, (3, 4))))
-    assert kept.count(aten.clone.default) == 4
+    assert kept.count(aten.clone.default) == 5
 
 
 def test_views_among_the_outputs_stay() -> None:

@@ -32,7 +32,7 @@ def step() -> tuple[fx.GraphModule, fx.GraphModule]:
 
 
 def find(graph: fx.GraphModule, target: object, which: int = 0) -> fx.Node:
-    return [n for n in graph.graph.nodes if n.target is target][which]
+    return [n for n in graph.graph.nodes if n.target == target][which]
 
 
 def swap_arguments(graph: fx.GraphModule) -> None:
@@ -87,7 +87,7 @@ def no_turn(graph: fx.GraphModule) -> None:
         (drop_draw, "."),
         (overwrite_too_early, "wrote over"),
         (tangent_before_turn, "uses a tangent before the turn"),
-        (no_turn, "no turn"),
+        (no_turn, "before the turn"),
     ],
 )
 def test_damage_is_found(damage: Callable[[fx.GraphModule], None], message: str) -> None:
