@@ -20,10 +20,10 @@ from rich.table import Table
 
 from .api import optimize
 from .api import plan as make_plan
-from .fitted import ExampleInputs
 from .budget import Budget, format_bytes
 from .demo import DemoResult, run_demo
 from .errors import BudgetSyntaxError, FxmemError
+from .fitted import ExampleInputs
 from .measure import loss_of, measure
 from .plan import Plan, Recompute
 from .terminal import Bars

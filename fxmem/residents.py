@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections import defaultdict
 from collections.abc import Iterable
@@ -116,6 +117,8 @@ def _shadow(parameter: torch.Tensor) -> torch.nn.Parameter:
 
 
 def _state_bytes(optimizer: torch.optim.Optimizer) -> int:
-    optimizer.step()
+    # The state is there before the first update, which for some (Adafactor) reads values.
+    with contextlib.suppress(RuntimeError):
+        optimizer.step()
     values = [v for s in optimizer.state.values() for v in s.values() if torch.is_tensor(v)]
     return sum(v.numel() * v.element_size() for v in values)

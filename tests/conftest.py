@@ -12,10 +12,10 @@ os.environ.setdefault("KINETO_LOG_LEVEL", "99")
 _CACHE = tempfile.TemporaryDirectory(prefix="fxmem-tests-")
 os.environ["FXMEM_CACHE_DIR"] = _CACHE.name  # costs are measured once a run, on this machine
 
-import pytest
-import torch
+import pytest  # noqa: E402
+import torch  # noqa: E402
 
-from fxmem.solvers.remat import RematProblem, RematSolution, check
+from fxmem.solvers.remat import RematProblem, RematSolution, check  # noqa: E402
 
 # Torch's own trace of each compilation: pytest would capture and print all of it.
 trace_log = logging.getLogger("torch.__trace")

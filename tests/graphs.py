@@ -77,5 +77,7 @@ def same_bits(left: Sequence[Tensor], right: Sequence[Tensor]) -> bool:
     """Equal in every bit; what is not a number equals itself."""
     return len(left) == len(right) and all(
         a.shape == b.shape and torch.equal(a.view(torch.uint8), b.view(torch.uint8))
-        for a, b in zip((x.contiguous() for x in left), (x.contiguous() for x in right), strict=True)
+        for a, b in zip(
+            (x.contiguous() for x in left), (x.contiguous() for x in right), strict=True
+        )
     )

@@ -342,7 +342,9 @@ def _x(*shape: int, dtype: torch.dtype = torch.float32) -> Tensor:
     return torch.randn(*shape, dtype=dtype)
 
 
-def _pair(rows: int = 48, width: int = 64, dtype: torch.dtype = torch.float32) -> tuple[Tensor, Tensor]:
+def _pair(
+    rows: int = 48, width: int = 64, dtype: torch.dtype = torch.float32
+) -> tuple[Tensor, Tensor]:
     return _x(rows, width, dtype=dtype), _x(rows, width, dtype=dtype)
 
 

@@ -284,9 +284,9 @@ def test_optimizer_state_is_charged() -> None:
 
 
 def test_without_pool_nothing_is_overwritten() -> None:
-    case = make("views")
+    case = make("no dropout")
     pooled = fxmem.optimize(case.module, None, case.args)
-    plain = fxmem.optimize(make("views").module, None, case.args, pool=False)
+    plain = fxmem.optimize(make("no dropout").module, None, case.args, pool=False)
     assert pooled.plan.peak_bytes < plain.plan.peak_bytes
     (step,) = plain._session.steps
     for graph in (step.graphs.forward.graph, step.graphs.backward.graph):
@@ -401,7 +401,7 @@ def test_the_turn_is_named_in_the_sequence(schedule_by) -> None:
     assert plan.sequence == seen[0].names
 
 
-def test_threads_of_one_module() -> None:
+def test_two_modules_in_turn() -> None:
     """Two modules in turn, each with its own plan."""
     one, two = ConvNet(), make("mlp")
     images = torch.randn(2, 3, 8, 8), torch.tensor([0, 1])

@@ -19,9 +19,7 @@ from tests.graphs import inputs, joint_graph, plain_run, same_bits
 choice = st.tuples(st.integers(0, 100), st.integers(0, 100), st.integers(0, 100))
 
 
-@settings(
-    max_examples=30, deadline=None, derandomize=True, phases=(Phase.generate, Phase.shrink)
-)
+@settings(max_examples=30, deadline=None, derandomize=True, phases=(Phase.generate, Phase.shrink))
 @given(st.lists(choice, min_size=1, max_size=15), st.lists(choice, min_size=1, max_size=8))
 def test_same_numbers_as_torchs_interpreter(forward: list, backward: list) -> None:
     joint = joint_graph(forward, backward)
@@ -114,7 +112,9 @@ def test_a_loss_holds_no_more_than_itself(loss, reduction: str) -> None:
 
 
 def test_last_uses() -> None:
-    joint = make_fx(lambda a: (torch.exp(a) * torch.exp(a).sin(),), tracing_mode="fake")(torch.ones(2))
+    joint = make_fx(lambda a: (torch.exp(a) * torch.exp(a).sin(),), tracing_mode="fake")(
+        torch.ones(2)
+    )
     nodes = {n.name: n for n in joint.graph.nodes}
     uses = last_uses(joint.graph)
     assert nodes["exp"] in uses[nodes["mul"]] and nodes["sin"] in uses[nodes["mul"]]

@@ -14,7 +14,7 @@ aten = torch.ops.aten
 
 def traced(function, *inputs: Tensor):
     graph = make_fx(function, tracing_mode="fake")(*inputs).graph
-    return graph, map_storages(graph), {n.name: n for n in graph.nodes}
+    return graph, map_storages(graph)
 
 
 VIEWS = [
@@ -39,16 +39,17 @@ VIEWS = [
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_views_share_one_storage(view) -> None:
-    graph, storages, nodes = traced(lambda a: view(torch.tanh(a)), torch.randn(4, 6))
+    graph, storages = traced(lambda a: view(torch.tanh(a)), torch.randn(4, 6))
     out = graph.output_node().args[0]
-    assert storages.of[out] == storages.of[nodes["tanh"]]
+    (tanh,) = operators(graph)
+    assert storages.of[out] == storages.of[tanh]
     assert [n.name for n in operators(graph)] == ["tanh"]
     assert all(is_view(n) for n in graph.nodes if n.name not in ("tanh", "output", "a_1"))
     assert storages.size == [96, 96]
 
 
 def test_several_results_have_a_storage_each() -> None:
-    graph, storages, nodes = traced(lambda a: torch.max(a, 1), torch.randn(4, 6))
+    graph, storages = traced(lambda a: torch.max(a, 1), torch.randn(4, 6))
     (node,) = operators(graph)
     items = [n for n in graph.nodes if is_item(n)]
     assert [storages.of[i] for i in items] == [(storages.of[node][0],), (storages.of[node][1],)]
@@ -62,7 +63,7 @@ def test_in_place_and_out_results_lie_in_their_argument() -> None:
         g = aten.tanh.out(h, out=h)
         return aten.relu_.default(g)
 
-    graph, storages, nodes = traced(step, torch.randn(4, 6))
+    graph, storages = traced(step, torch.randn(4, 6))
     made = [n for n in graph.nodes if n.op == "call_function"]
     assert len({storages.of[n] for n in made}) == 1
     # They compute, although they bring nothing into being.
@@ -78,7 +79,7 @@ def test_functional_copies_take_the_whole_storage() -> None:
         small = aten.copy.default(torch.exp(a[0]), a[1])
         return aten.copy.default(h[0], a[1]), small
 
-    graph, storages, nodes = traced(step, torch.randn(64, 6))
+    graph, storages = traced(step, torch.randn(64, 6))
     large = graph.output_node().args[0][0]
     assert storages.size[storages.of[large][0]] == 64 * 6 * 4
     x = torch.randn(64, 6)
@@ -87,7 +88,7 @@ def test_functional_copies_take_the_whole_storage() -> None:
 
 
 def test_reads_are_storages_without_repeats() -> None:
-    graph, storages, nodes = traced(
+    graph, storages = traced(
         lambda a: torch.stack([h := torch.exp(a), h.t(), torch.sin(a)]), torch.randn(4, 4)
     )
     last = list(operators(graph))[-1]
@@ -102,5 +103,5 @@ def test_random() -> None:
         attention = aten._scaled_dot_product_flash_attention_for_cpu.default
         return torch.rand_like(a) + torch.bernoulli(a) + attention(q, q, q, 0.0)[0][0, 0]
 
-    graph, _, nodes = traced(step, torch.rand(4, 6))
+    graph, _ = traced(step, torch.rand(4, 6))
     assert [n.name for n in graph.nodes if is_random(n)] == ["rand_like", "bernoulli"]

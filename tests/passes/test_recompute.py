@@ -40,7 +40,9 @@ def step(primals: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
 def test_copies_are_marked_and_read_by_what_follows() -> None:
     trace = traced(step)
     graph = lay_out(trace, "tanh", "exp", "sum_1", None, "tanh", "exp", "mul", "add")
-    rows = [(n.meta["of"], n.meta["recomputed"]) for n in operators(graph.graph) if n.target != turn]
+    rows = [
+        (n.meta["of"], n.meta["recomputed"]) for n in operators(graph.graph) if n.target != turn
+    ]
     assert rows == [
         ("tanh", False),
         ("exp", False),

@@ -101,9 +101,7 @@ def test_damage_is_found(damage: Callable[[fx.GraphModule], None], message: str)
 
 def test_swapped_draws_are_found() -> None:
     joint, laid_out = step()
-    first, second = (
-        n for n in laid_out.graph.nodes if n.target is aten.native_dropout.default
-    )
+    first, second = (n for n in laid_out.graph.nodes if n.target is aten.native_dropout.default)
     first.meta["of"], second.meta["of"] = second.meta["of"], first.meta["of"]
     with pytest.raises(PassError):
         verify_layout(joint, laid_out)

@@ -1,0 +1,172 @@
+"""The plan as a value, and on disk."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+
+import pytest
+
+import fxmem
+from fxmem import Keep, Offload, Plan, PlanMismatch, Recompute
+from fxmem.plan import CATEGORIES, PLAN_VERSION, Moment
+from tests.modules import make
+
+
+def small(**changes: object) -> Plan:
+    fields: dict = dict(
+        budget_bytes=2000,
+        peak_bytes=1500,
+        resident_bytes=100,
+        baseline_peak_bytes=3000,
+        seconds=1.2,
+        baseline_seconds=1.0,
+        lower_bound_seconds=1.1,
+        status="feasible",
+        solver="auto",
+        sequence=("a", "b", "turn", "a", "c"),
+        decisions={"a": Recompute(2), "b": Keep(), "x": Offload("cuda:0", "cpu")},
+        value_bytes={"a": 1024, "b": 2048, "x": 1},
+        timeline=(
+            Moment("a", "forward", False, 0.0, 0.5, (100, 0, 0, 10, 0, 5, 7)),
+            Moment("a", "backward", True, 0.5, 0.7, (100, 3, 0, 10, 9, 5, 0)),
+        ),
+        graph_hash="0123456789abcdef",
+    )
+    return Plan(**{**fields, **changes})
+
+
+def test_shares() -> None:
+    plan = small()
+    assert plan.overhead == pytest.approx(0.2)
+    assert plan.gap == pytest.approx(1.2 / 1.1 - 1)
+    assert small(baseline_seconds=0.0, lower_bound_seconds=0.0).overhead == 0.0
+    assert small(lower_bound_seconds=0.0).gap == 0.0
+
+
+def test_moments() -> None:
+    plan = small()
+    assert [m.live_bytes for m in plan.timeline] == [122, 127]
+    assert plan.peak_moment() is plan.timeline[1]
+    assert small(timeline=()).peak_moment() is None
+    assert len(CATEGORIES) == len(plan.timeline[0].held)
+
+
+def test_summary() -> None:
+    assert small().summary().splitlines() == [
+        "budget      2.0 KiB",
+        "peak        1.5 KiB predicted, 2.9 KiB with everything kept",
+        "residents   100 B",
+        "kept        1 values, 2.0 KiB",
+        "recomputed  1 values, 1.0 KiB, 2 runs",
+        "time        1200.0 ms predicted, +20.0% over 1000.0 ms",
+        "quality     feasible by auto, at most 9.09% above the bound",
+    ]
+    assert small(budget_bytes=None).summary().startswith("budget      none\n")
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    for plan in (small(), small(budget_bytes=None, pool={"arena": 5}, seed=3)):
+        plan.save(tmp_path / "plan.json")
+        assert Plan.load(tmp_path / "plan.json") == plan
+
+
+def test_round_trip_of_a_real_plan(tmp_path: Path) -> None:
+    case = make("convnet")
+    plan = fxmem.optimize(case.module, 0.93, case.args, time_limit=0.3).plan
+    plan.save(str(tmp_path / "plan.json"))
+    assert Plan.load(str(tmp_path / "plan.json")) == plan
+    assert {type(d) for d in plan.decisions.values()} <= {Keep, Recompute}
+    assert set(plan.decisions) == set(plan.value_bytes) <= set(plan.sequence)
+
+
+def test_a_plan_is_a_value() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        small().seconds = 1.0  # type: ignore[misc]
+
+
+def damage_missing(row: dict) -> None:
+    del row["peak_bytes"]
+
+
+def damage_extra(row: dict) -> None:
+    row["surprise"] = 1
+
+
+def damage_decision(row: dict) -> None:
+    row["decisions"]["a"] = {"kind": "Sell"}
+
+
+def damage_decision_fields(row: dict) -> None:
+    row["decisions"]["a"] = {"kind": "Keep", "times": 3}
+
+
+def damage_timeline(row: dict) -> None:
+    row["timeline"][0] = row["timeline"][0][:3]
+
+
+def damage_version(row: dict) -> None:
+    row["version"] = "one"
+
+
+def damage_sequence(row: dict) -> None:
+    row["sequence"] = None
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        damage_missing,
+        damage_extra,
+        damage_decision,
+        damage_decision_fields,
+        damage_timeline,
+        damage_version,
+        damage_sequence,
+    ],
+)
+def test_damaged_file(damage, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    small().save(path)
+    row = json.loads(path.read_text())
+    damage(row)
+    path.write_text(json.dumps(row))
+    with pytest.raises(PlanMismatch, match="is no plan"):
+        Plan.load(path)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '"plan"', "{}", "\x00"])
+def test_no_plan_at_all(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_text(text)
+    with pytest.raises(PlanMismatch, match=r"plan\.json is no plan"):
+        Plan.load(path)
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    path.write_bytes(b"\xff\xfe\xfa")
+    with pytest.raises(PlanMismatch):
+        Plan.load(path)
+
+
+def test_cut_short(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    small().save(path)
+    path.write_text(path.read_text()[:-40])
+    with pytest.raises(PlanMismatch):
+        Plan.load(path)
+
+
+def test_newer_version(tmp_path: Path) -> None:
+    path = tmp_path / "plan.json"
+    small(version=PLAN_VERSION + 1).save(path)
+    with pytest.raises(PlanMismatch, match="newer fxmem") as caught:
+        Plan.load(path)
+    assert "Make the plan anew" in str(caught.value)
+
+
+def test_missing_file_is_not_a_damaged_one(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        Plan.load(tmp_path / "nothing.json")

@@ -1,0 +1,96 @@
+"""The timeline, operator by operator."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor
+from torch.fx.experimental.proxy_tensor import make_fx
+
+import fxmem
+from fxmem.costs import Cost
+from fxmem.lower import lower
+from fxmem.pipeline import costs_of, rewrite
+from fxmem.plan import CATEGORIES
+from fxmem.simulate import Simulation, simulate
+from fxmem.trace import trace_joint
+from tests.modules import make
+
+N = 1000  # bytes of each value below: 250 floats
+
+
+def step(primals: Tensor, tangents: Tensor) -> tuple[Tensor, Tensor]:
+    h = torch.exp(primals)
+    out = torch.ops.aten.cat.default([h])
+    return out, torch.ops.aten.cat.default([tangents]) * torch.ops.aten.flip.default(h, [0])
+
+
+def simulation(order: list[str | None], overwrite: bool = False, resident: int = 0) -> Simulation:
+    joint = make_fx(step, tracing_mode="fake")(torch.randn(250), torch.randn(250))
+    trace = trace_joint(joint, 1)
+    nodes = {n.name: n for n in trace.joint.graph.nodes}
+    costs = {n: Cost(0.001, 100 * (n.name == "flip")) for n in trace.operators}
+    lower(trace, costs, resident)
+    graphs = rewrite(trace, [nodes[n] if n else None for n in order], overwrite)
+    return simulate(graphs, costs_of(graphs, costs), resident, 1)
+
+
+def rows(found: Simulation) -> list[tuple[str, dict[str, int]]]:
+    return [
+        (m.name, {c: b for c, b in zip(CATEGORIES, m.held, strict=True) if b})
+        for m in found.timeline
+    ]
+
+
+def test_everything_kept() -> None:
+    found = simulation(["exp", "cat", None, "cat_1", "flip", "mul"], resident=7)
+    assert rows(found) == [
+        ("exp", {"resident": 7, "kept": N}),
+        ("cat", {"resident": 7, "kept": N, "temporary": N}),
+        ("cat_1", {"resident": 7, "kept": N, "outputs": N, "temporary": 2 * N}),
+        ("flip", {"resident": 7, "kept": N, "outputs": N, "temporary": 3 * N, "workspace": 100}),
+        ("mul", {"resident": 7, "outputs": N, "temporary": 3 * N, "gradients": N}),
+    ]
+    assert found.peak_bytes == 5 * N + 100 + 7
+    assert [m.phase for m in found.timeline] == ["forward"] * 2 + ["backward"] * 3
+    assert [m.start for m in found.timeline] == pytest.approx([0, 0.001, 0.002, 0.003, 0.004])
+    assert not any(m.recomputed for m in found.timeline)
+
+
+def test_recomputed() -> None:
+    found = simulation(["exp", "cat", None, "cat_1", "exp", "flip", "mul"])
+    assert [(m.name, m.recomputed) for m in found.timeline] == [
+        ("exp", False),
+        ("cat", False),
+        ("cat_1", False),
+        ("exp", True),
+        ("flip", False),
+        ("mul", False),
+    ]
+    assert rows(found)[0] == ("exp", {"temporary": N})
+    assert rows(found)[2] == ("cat_1", {"outputs": N, "temporary": 2 * N})
+    assert rows(found)[3] == ("exp", {"outputs": N, "temporary": 2 * N, "recomputed": N})
+
+
+def test_overwritten() -> None:
+    found = simulation(["exp", "cat", None, "cat_1", "flip", "mul"], overwrite=True)
+    # The product lies where one of its factors was.
+    assert rows(found)[-1] == ("mul", {"outputs": N, "temporary": 2 * N, "gradients": N}) or (
+        sum(found.timeline[-1].held) == 4 * N
+    )
+
+
+@pytest.mark.parametrize("name", ["transformer", "convnet", "mlp", "recurrent"])
+def test_timeline_of_a_plan(name: str) -> None:
+    case = make(name)
+    plan = fxmem.optimize(case.module, 0.97, case.args, time_limit=0.3).plan
+    assert max(m.live_bytes for m in plan.timeline) == plan.peak_bytes
+    assert {m.held[0] for m in plan.timeline} == {plan.resident_bytes}
+    assert min(min(m.held) for m in plan.timeline) >= 0
+    phases = [m.phase for m in plan.timeline]
+    assert phases == sorted(phases, key=["forward", "backward"].index)
+    assert {"forward", "backward"} == set(phases)
+    gradients = [m.held[1] for m in plan.timeline]
+    assert gradients[0] == 0
+    for before, after in zip(plan.timeline, plan.timeline[1:], strict=False):
+        assert after.start == pytest.approx(before.start + before.seconds)
