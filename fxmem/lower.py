@@ -53,6 +53,9 @@ def lower(
     held = trace.storages_of(trace.outputs[trace.written_back :])
     tangents = trace.storages_of(trace.tangents)
     once, random = _runs_once(trace), set(trace.random)
+    # The caller holds the forward outputs from the turn on: another copy of one would only add.
+    returned = trace.storages_of(trace.outputs[trace.written_back : trace.forward_outputs])
+    given = {storages.made_by[s] for s in returned}
 
     # A loss outside the module: what it keeps and its gradient, about two more of the outputs.
     # An output that is a scalar is the loss, and then nothing happens outside.
@@ -79,7 +82,7 @@ def lower(
         writes=tuple(writes),
         workspace=tuple(costs[n].workspace_bytes if n else outside for n in order),
         reuse=tuple(victims),
-        once=frozenset(i for i, n in enumerate(order) if n in once),
+        once=frozenset(i for i, n in enumerate(order) if n in once or n in given),
         # The turn is among them: a draw of the forward part must not wait for the backward part.
         ordered=tuple(i for i, n in enumerate(order) if n is None or n in once or n in random),
         turn=order.index(None),

@@ -13,16 +13,16 @@ import torch.fx as fx
 
 from .budget import Budget
 from .costs import Cost, CostTable, operator_key
-from .errors import InfeasibleBudget
 from .lower import NANOSECONDS, Lowered, lower
 from .passes.recompute import recompute
 from .passes.reuse import reuse
 from .passes.split import SplitStep, split
 from .passes.verify import verify_layout, verify_split
 from .plan import Decision, Keep, Plan, Recompute
+from .scheduling import find_schedule
 from .runtime.random import replay as replay_draw
 from .simulate import Simulation, simulate
-from .solvers.remat import RematSolution, replay, solve
+from .solvers.remat import RematSolution, replay
 from .storages import tensor_bytes
 from .trace import StepTrace, trace_joint, written_inputs
 
@@ -114,48 +114,6 @@ def plan_step(
     return PlannedStep(
         graphs, plan, trace.device(), forward_outputs, written_inputs(joint), tangents
     )
-
-
-def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> RematSolution:
-    """Solve, or say what stands in the way."""
-    problem = lowered.problem
-    held_back = options.reserve_bytes
-    plain = max(replay(problem, range(problem.count)))
-    if budget is not None and plain + held_back > budget:  # else nothing is run again
-        held_back += lowered.aside_bytes
-    limit = None if budget is None else max(0, budget - held_back)
-
-    def tell(seconds: float, time: int, peak: int, bound: int) -> None:
-        options.tell("solve", seconds=seconds, time=time, peak=peak, bound=bound)
-
-    solution = solve(
-        problem,
-        limit,
-        solver=options.solver,
-        time_limit=options.time_limit,
-        seed=options.seed,
-        progress=tell,
-    )
-    if solution.status in ("optimal", "feasible"):
-        return solution
-    assert budget is not None and limit is not None
-    minimum = solution.peak + held_back if solution.sequence else None
-    raise InfeasibleBudget(budget, minimum, blockers(lowered, solution))
-
-
-def blockers(lowered: Lowered, solution: RematSolution) -> tuple[tuple[str, int], ...]:
-    """Name and bytes of what is needed at once where the best schedule found peaks."""
-    problem = lowered.problem
-    if solution.sequence:
-        held = replay(problem, solution.sequence)
-        operator = solution.sequence[held.index(max(held))]
-    else:
-        operator = max(range(problem.count), key=problem.working_set.__getitem__)
-    touched = (*problem.reads[operator], *problem.writes[operator])
-    rows = [(problem.storage_names[s], problem.size[s]) for s in dict.fromkeys(touched)]
-    rows.append((f"workspace of {problem.names[operator]}", problem.workspace[operator]))
-    rows.append(("parameters, inputs and optimizer state", problem.resident_bytes))
-    return tuple(sorted((r for r in rows if r[1]), key=lambda row: -row[1]))
 
 
 def rewrite(trace: StepTrace, order: Sequence[fx.Node | None], overwrite: bool) -> SplitStep:

@@ -45,6 +45,6 @@ def schedule_by(monkeypatch: pytest.MonkeyPatch) -> Scheduler:
             seconds, peak = check(problem, sequence)
             return RematSolution(sequence, seconds, peak, problem.base_time, "feasible", "test")
 
-        monkeypatch.setattr("fxmem.pipeline.solve", solve)
+        monkeypatch.setattr("fxmem.scheduling.solve", solve)
 
     return install

@@ -18,8 +18,10 @@ from fxmem.passes.recompute import recompute
 from fxmem.passes.reuse import reuse
 from fxmem.passes.split import SplitStep
 from fxmem.pipeline import costs_of, rewrite
+from fxmem.runtime.random import turn
 from fxmem.simulate import simulate
 from fxmem.solvers.remat import check, replay
+from fxmem.storages import operators
 from fxmem.trace import StepTrace, trace_joint
 from tests.graphs import inputs, joint_graph, plain_run, same_bits
 from tests.schedules import lazy_schedule, random_schedule
@@ -135,8 +137,7 @@ def test_traced_order_adds_no_operator(overwrite: bool) -> None:
     laid_out = recompute(trace.joint, trace.storages, 1, lowered.read(range(lowered.problem.count)))
     if overwrite:
         laid_out = reuse(laid_out)
-    names = [n.meta["of"] for n in laid_out.graph.nodes if "of" in n.meta and n.op != "placeholder"]
-    computing = [n for n in names if n != "turn" and not n.startswith("getitem")]
+    computing = [n.meta["of"] for n in operators(laid_out.graph) if n.target is not turn]
     assert computing == [n.name for n in trace.operators]
 
 

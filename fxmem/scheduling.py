@@ -1,0 +1,82 @@
+"""Find a schedule within the budget, or say what stands in the way."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from .errors import InfeasibleBudget
+from .lower import Lowered
+from .solvers.remat import RematProblem, RematSolution, check, replay, solve
+
+if TYPE_CHECKING:
+    from .pipeline import Options
+
+# The schedule of least peak that any search has found, by problem. A budget that an error
+# named as the least feasible must be met when it is asked for, whatever the next search finds.
+_LEAST: dict[RematProblem, tuple[int, ...]] = {}
+_MOST_REMEMBERED = 32
+
+
+def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> RematSolution:
+    """The solver's schedule within ``budget`` bytes (None: no limit).
+
+    Raises
+    ------
+    InfeasibleBudget
+        None was found; says the least bytes found and which tensors need them.
+    """
+    problem = lowered.problem
+    held_back = options.reserve_bytes
+    if budget is not None and max(replay(problem, range(problem.count))) + held_back > budget:
+        held_back += lowered.aside_bytes  # needed only where something is run again
+    limit = None if budget is None else max(0, budget - held_back)
+
+    def tell(seconds: float, time: int, peak: int, bound: int) -> None:
+        options.tell("solve", seconds=seconds, time=time, peak=peak, bound=bound)
+
+    solution = solve(
+        problem,
+        limit,
+        solver=options.solver,
+        time_limit=options.time_limit,
+        seed=options.seed,
+        progress=tell,
+    )
+    if limit is None or solution.status in ("optimal", "feasible"):
+        return solution
+    least = _least(problem, solution)
+    if least.sequence and least.peak <= limit:
+        return replace(least, status="feasible")
+    assert budget is not None
+    minimum = least.peak + held_back if least.sequence else None
+    raise InfeasibleBudget(budget, minimum, blockers(lowered, least))
+
+
+def _least(problem: RematProblem, found: RematSolution) -> RematSolution:
+    """The better in peak of ``found`` and what is remembered, which is then remembered."""
+    known = _LEAST.get(problem)
+    if known is not None:
+        total, peak = check(problem, known)
+        if not found.sequence or peak < found.peak:
+            return replace(found, sequence=known, total_time=total, peak=peak)
+    if found.sequence:
+        while len(_LEAST) >= _MOST_REMEMBERED:
+            del _LEAST[next(iter(_LEAST))]
+        _LEAST[problem] = found.sequence
+    return found
+
+
+def blockers(lowered: Lowered, solution: RematSolution) -> tuple[tuple[str, int], ...]:
+    """Name and bytes of what is needed at once where the best schedule found peaks."""
+    problem = lowered.problem
+    if solution.sequence:
+        held = replay(problem, solution.sequence)
+        operator = solution.sequence[held.index(max(held))]
+    else:
+        operator = max(range(problem.count), key=problem.working_set.__getitem__)
+    touched = (*problem.reads[operator], *problem.writes[operator])
+    rows = [(problem.storage_names[s], problem.size[s]) for s in dict.fromkeys(touched)]
+    rows.append((f"workspace of {problem.names[operator]}", problem.workspace[operator]))
+    rows.append(("parameters, inputs and optimizer state", problem.resident_bytes))
+    return tuple(sorted((r for r in rows if r[1]), key=lambda row: -row[1]))
