@@ -19,8 +19,8 @@ from .passes.reuse import reuse
 from .passes.split import SplitStep, split
 from .passes.verify import verify_layout, verify_split
 from .plan import Decision, Keep, Plan, Recompute
-from .scheduling import find_schedule
 from .runtime.random import replay as replay_draw
+from .scheduling import find_schedule
 from .simulate import Simulation, simulate
 from .solvers.remat import RematSolution, replay
 from .storages import tensor_bytes

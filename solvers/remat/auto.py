@@ -85,7 +85,7 @@ def solve(
     order = np.arange(problem.count)
     incumbent = Incumbent(a, limit, problem.base_time, progress)
     incumbent.offer(order)
-    if incumbent.least is None and problem.count:
+    if incumbent.least.size == 0 and problem.count:
         raise ValueError("the given order is not a valid schedule")
     if solver in RULES:
         return _by_rule(problem, a, budget, solver)
@@ -167,7 +167,7 @@ def _starts(
         cuts = [sequence for _, sequence in ranked]
         within = [sequence for (over, _), sequence in ranked if over == 0]
         cuts = within[:1] + sorted(cuts, key=cost)[:6]
-    found = []
+    found: list[np.ndarray] = []
     for sequence in [np.arange(problem.count), *cuts]:
         for share in (1.0, 0.0):
             if not found or clock.monotonic() < stop:
@@ -178,8 +178,8 @@ def _starts(
     # Which price of excess bytes ranks starts best is not known: take some by each.
     picked: dict[bytes, np.ndarray] = {}
     for factor in (1.0, 10.0, 100.0, 0.1):
-        ranked = sorted(found, key=lambda sequence: cost(sequence, factor))
-        fresh = [sequence for sequence in ranked if sequence.tobytes() not in picked]
+        cheapest = sorted(found, key=lambda sequence: cost(sequence, factor))
+        fresh = [sequence for sequence in cheapest if sequence.tobytes() not in picked]
         for sequence in fresh[:2]:
             picked[sequence.tobytes()] = sequence
     return list(picked.values())

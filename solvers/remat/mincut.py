@@ -190,7 +190,7 @@ class Boundary:
         for v in np.flatnonzero(redo):
             for s in problem.reads[v]:
                 save[s] = True
-        for s in np.flatnonzero(save):
+        for s in map(int, np.flatnonzero(save)):
             w = problem.writer[s]
             if w < 0 or redo[w] or self.after[w] or w == self.pivot:
                 save[s] = False

@@ -32,8 +32,8 @@ class Incumbent:
         Fastest schedule within the budget; None: none known.
     time : int
         Its total time.
-    least : int64 array or None
-        Schedule of least peak, within the budget or not.
+    least : int64 array
+        Schedule of least peak, within the budget or not; empty: none known.
     least_peak : int
         Its peak in bytes.
     """
@@ -45,7 +45,7 @@ class Incumbent:
     began: float = field(default_factory=clock.monotonic)
     sequence: np.ndarray | None = None
     time: int = 1 << 62
-    least: np.ndarray | None = None
+    least: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     least_peak: int = 1 << 62
 
     def offer(self, sequence: np.ndarray) -> bool:
