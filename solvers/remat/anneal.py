@@ -9,11 +9,14 @@ import numpy as np
 
 from .apply import do_delete, do_insert, do_move
 from .arrays import Arrays
-from .chains import DELETE, INSERT, MOVE, TRAIL, delete_chain, insert_chain, undo
+from .block import do_block, try_block
+from .chains import TRAIL, delete_chain, restore
 from .jit import ZERO, entry, helper
 from .moves import clear, try_delete, try_insert, try_move, window
 from .state import LENGTH, OVER, TIME, State, last_use, run_after, run_before
 
+# What is under trial, priced but not made.
+NOTHING, MOVE, INSERT, DELETE, RERUNS = range(5)
 # Entries of the record of a run.
 BEST_TIME, BEST_LENGTH, FOUND, TRIED, RECORD = range(5)
 
@@ -109,7 +112,7 @@ def anneal(
     """
     np.random.seed(seed)
     out = np.zeros(2, np.int64)
-    trail = np.zeros((TRAIL + 1, 3), np.int64)
+    trail = np.zeros((TRAIL, 2), np.int64)
     temperature, inside = hot, 0
     for i in range(rounds):
         if i % 512 == 511:
@@ -123,8 +126,7 @@ def anneal(
         length = st.meta[LENGTH]
         time, over = st.meta[TIME], st.meta[OVER]
         kind = np.random.random()
-        depth = trail[TRAIL, 0] = 0
-        simple = -1
+        depth, trial = 0, NOTHING
         v = p = q = ZERO
         if kind < 0.40:
             p = np.random.randint(length)
@@ -135,7 +137,7 @@ def anneal(
             q = _target(out[0], out[1], p)
             if not try_move(a, st, p, q, out):
                 continue
-            simple = MOVE
+            trial = MOVE
         elif kind < 0.70:
             if kind < 0.55:
                 v, p = _relieve(a, st)
@@ -152,15 +154,15 @@ def anneal(
                     c = run_before(st, v, p)
                     p = np.random.randint(c + 1, p + 1)
             if np.random.random() < 0.5:
-                depth = insert_chain(a, st, v, p, 0.8, fixed, trail)
-                if depth == 0:
+                if not try_block(a, st, v, p, 0.8, out):
                     continue
+                trial = RERUNS
             else:
                 if (fixed or a.op[v].rank >= 0) and st.runs[v, 0] >= p:
                     continue
                 if not try_insert(a, st, v, p, out):
                     continue
-                simple = INSERT
+                trial = INSERT
         else:
             found = False
             for _ in range(12):
@@ -176,26 +178,27 @@ def anneal(
                     continue
                 if not try_delete(a, st, p, out):
                     continue
-                simple = DELETE
+                trial = DELETE
             else:
                 depth = delete_chain(a, st, p, fixed, trail)
                 if depth == 0:
                     continue
-                if kind > 0.93 and depth < TRAIL // 2:
+                if kind > 0.93:
                     v, p = _relieve(a, st)
-                    if v >= 0:
-                        depth = insert_chain(a, st, v, p, 0.8, fixed, trail)
-        if simple >= 0:
-            cost = alpha * out[0] + weight * out[1]
-        else:
-            cost = alpha * (st.meta[TIME] - time) + weight * (st.meta[OVER] - over)
+                    if v >= 0 and try_block(a, st, v, p, 0.8, out):
+                        trial = RERUNS
+        cost = alpha * (st.meta[TIME] - time) + weight * (st.meta[OVER] - over)
+        if trial != NOTHING:
+            cost += alpha * out[0] + weight * out[1]
         if cost <= 0 or np.random.random() < np.exp(-cost / temperature):
-            if simple == MOVE:
+            if trial == MOVE:
                 do_move(a, st, p, q, out)
-            elif simple == INSERT:
+            elif trial == INSERT:
                 do_insert(a, st, v, p, out)
-            elif simple == DELETE:
+            elif trial == DELETE:
                 do_delete(a, st, p, out)
+            elif trial == RERUNS:
+                do_block(a, st, p, out)
             if st.meta[OVER] == 0:
                 inside += 1
                 if record[BEST_TIME] < 0 or st.meta[TIME] < record[BEST_TIME]:
@@ -205,12 +208,9 @@ def anneal(
                     record[FOUND] += 1
                 if stop_at_feasible:
                     return weight
-        elif simple >= 0:
-            clear(st)
-            if st.meta[OVER] == 0:
-                inside += 1
         else:
-            undo(a, st, trail, depth, out)
+            clear(st)
+            restore(a, st, trail, depth, out)
             if st.meta[OVER] == 0:
                 inside += 1
     return weight

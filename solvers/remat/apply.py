@@ -22,7 +22,7 @@ from .state import (
 
 
 @helper
-def _write_window(st: State, skip: int) -> None:
+def write_window(st: State, skip: int) -> None:
     """Make the spans and points real."""
     add = 0
     for x in range(st.meta[LOW], st.meta[HIGH] + 1):
@@ -34,7 +34,7 @@ def _write_window(st: State, skip: int) -> None:
 
 
 @helper
-def _shift(st: State, low: int, high: int, by: int) -> None:
+def shift(st: State, low: int, high: int, by: int) -> None:
     """Runs at positions ``low .. high`` have moved by ``by``: correct ``runs`` (not ``seq``)."""
     for i in range(high - low + 1):
         # From the end that moves first, so that no run is met twice.
@@ -50,8 +50,8 @@ def _shift(st: State, low: int, high: int, by: int) -> None:
 def do_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> None:
     """Make the insertion that was tried last."""
     length = st.meta[LENGTH]
-    _write_window(st, p)
-    _shift(st, p, length - 1, ONE)
+    write_window(st, p)
+    shift(st, p, length - 1, ONE)
     for x in range(length, p, -1):
         st.step[x].seq = st.step[x - 1].seq
         st.step[x].saved = st.step[x - 1].saved
@@ -74,14 +74,14 @@ def do_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> None:
 def do_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
     """Make the deletion that was tried last."""
     length, v = st.meta[LENGTH], st.step[p].seq
-    _write_window(st, p)
+    write_window(st, p)
     k = 0
     while st.runs[v, k] != p:
         k += 1
     for i in range(k, st.ran[v] - 1):
         st.runs[v, i] = st.runs[v, i + 1]
     st.ran[v] -= 1
-    _shift(st, p + 1, length - 1, MINUS_ONE)
+    shift(st, p + 1, length - 1, MINUS_ONE)
     for x in range(p, length - 1):
         st.step[x].seq = st.step[x + 1].seq
         st.step[x].saved = st.step[x + 1].saved
@@ -97,15 +97,15 @@ def do_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
 def do_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> None:
     """Make the move that was tried last."""
     v = st.step[p].seq
-    _write_window(st, p)
+    write_window(st, p)
     k = 0
     while st.runs[v, k] != p:
         k += 1
     step = -1 if q < p else 1
     if step > 0:
-        _shift(st, p + 1, q, MINUS_ONE)
+        shift(st, p + 1, q, MINUS_ONE)
     else:
-        _shift(st, q, p - 1, ONE)
+        shift(st, q, p - 1, ONE)
     st.runs[v, k] = q
     x = p
     while x != q:

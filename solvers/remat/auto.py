@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Callable
+from contextlib import suppress
 
 import numpy as np
 
@@ -11,12 +12,15 @@ from . import heuristics
 from .arrays import Arrays, flatten
 from .bound import Bound, lower_bound
 from .evaluate import evaluate, timeline
+from .lean import lean_start, recall, remember
 from .mincut import Boundary
 from .prices import starts
 from .problem import RematProblem
+from .refine import Refined
 from .relieve import relieve
-from .search import Incumbent, Progress, search, squeeze
+from .search import Incumbent, Progress, search
 from .solution import RematSolution
+from .squeeze import squeeze
 from .warm import warm_up
 
 RULES: dict[str, Callable[[RematProblem, Arrays, int | None], np.ndarray]] = {
@@ -35,6 +39,9 @@ SOLVERS: dict[str, str] = {
     "all": "recompute everything that may be",
     "sqrt": "segments of sqrt(n) operators (Chen et al., 2016)",
 }
+
+# Where nothing can fit, a decent least peak is wanted soon: seconds, and moves of each thread.
+SOON, SOON_MOVES = 4.0, 1_000_000
 
 
 def solve(
@@ -92,18 +99,33 @@ def solve(
     if incumbent.sequence is not None or problem.count == 0:
         return _answer(problem, incumbent, problem.base_time, solver)
     deadline = began + time_limit
+    # Bound and starts gain nothing from more than the shares of 10 s that they get.
+    prelude = min(time_limit, 10.0)
     bound = Bound(problem.base_time, 0.0)
     try:
         if limit >= problem.floor:
-            bound = _bound(problem, a, limit, min(3.0, 0.15 * time_limit))
+            bound = _bound(problem, a, limit, 0.15 * prelude)
         if limit < problem.floor or bound.time < 0:
-            squeeze(incumbent, problem.floor, min(deadline, began + 10), seed, not reorder)
+            bound = Bound(-1, 0.0)
+            soon = min(deadline, began + SOON)
+            _squeeze(problem, incumbent, 0, soon, seed, not reorder, SOON_MOVES)
             return _answer(problem, incumbent, -1, solver)
         incumbent.bound = bound.time
         first = [order]
         if solver == "auto":
-            first = _starts(problem, a, limit, bound.price, incumbent, reorder, time_limit)
-        search(incumbent, first, bound.price, deadline, seed, not reorder)
+            first = _starts(problem, a, limit, bound.price, incumbent, reorder, prelude)
+            if incumbent.sequence is None:
+                # Nothing fits yet: look for any schedule that does, then shorten that.
+                now = clock.monotonic()
+                half = now + 0.6 * (deadline - now)
+                _squeeze(problem, incumbent, limit, half, seed, not reorder)
+                if incumbent.sequence is not None:
+                    first.insert(0, incumbent.sequence)
+        with Refined(problem, limit, bound, deadline) as refined:
+            try:
+                search(incumbent, first, bound.price, deadline, seed, not reorder)
+            finally:
+                bound = Bound(refined.time, bound.price)
     except KeyboardInterrupt:
         pass
     return _answer(problem, incumbent, bound.time, solver)
@@ -122,18 +144,40 @@ def least_peak(
     a = flatten(problem)
     incumbent = Incumbent(a, 1 << 60, problem.base_time)
     incumbent.offer(np.arange(problem.count))
-    try:
-        for rule in ("all", "sqrt", "mincut"):
-            incumbent.offer(RULES[rule](problem, a, None))
-        squeeze(incumbent, problem.floor, deadline, seed, not reorder)
-    except KeyboardInterrupt:
-        pass
+    if problem.count:
+        with suppress(KeyboardInterrupt):
+            _squeeze(problem, incumbent, 0, deadline, seed, not reorder)
     sequence = incumbent.least
     total, peak, _ = evaluate(a, sequence, 1 << 60)
     return RematSolution(
         tuple(int(v) for v in sequence), total, peak, problem.base_time,
         "optimal" if peak <= problem.floor else "feasible", "least_peak", problem.floor,
     )  # fmt: skip
+
+
+def _squeeze(
+    problem: RematProblem,
+    incumbent: Incumbent,
+    goal: int,
+    deadline: float,
+    seed: int,
+    fixed: bool,
+    moves: int = 1 << 60,
+) -> None:
+    """Offer a schedule whose peak is at most ``goal``, or the least in reach.
+
+    What was remembered comes last: where time allows, equal calls give equal answers.
+    """
+    lean = Incumbent(incumbent.a, 1 << 60, 0)
+    try:
+        lean.offer(lean_start(problem, incumbent.a))
+        squeeze(lean, problem.floor, goal, deadline, seed, fixed, moves)
+    finally:
+        known = recall(problem, fixed)
+        if known is not None and lean.least_peak > goal:
+            lean.offer(known)
+        remember(problem, fixed, lean.least)
+        incumbent.offer(lean.least)
 
 
 def _bound(problem: RematProblem, a: Arrays, budget: int, seconds: float) -> Bound:
@@ -171,7 +215,7 @@ def _starts(
     for sequence in [np.arange(problem.count), *cuts]:
         for share in (1.0, 0.0):
             if not found or clock.monotonic() < stop:
-                found.append(relieve(a, sequence, budget, share, not reorder))
+                found.append(relieve(a, sequence, budget, share))
     found += cuts
     for sequence in found:
         incumbent.offer(sequence)

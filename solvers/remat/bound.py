@@ -12,7 +12,7 @@ itself a valid bound, so rounding the price costs a little tightness and never v
 from __future__ import annotations
 
 import time as clock
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
@@ -95,10 +95,13 @@ class Bound:
         No schedule within the budget takes less; -1: none fits.
     price : float
         Time per byte where memory is tightest.
+    pivots : tuple of Boundary
+        The pivots looked at, those with the best bounds first.
     """
 
     time: int
     price: float
+    pivots: tuple[Boundary, ...] = field(default=(), repr=False)
 
 
 def lower_bound(problem: RematProblem, budget: int, during: np.ndarray, seconds: float) -> Bound:
@@ -149,13 +152,14 @@ def lower_bound(problem: RematProblem, budget: int, during: np.ndarray, seconds:
     extra, price = found[ranked[0]][0].extra, max(r.price for r, _ in found.values())
     time = problem.base_time + extra
     left = stop - clock.monotonic()
+    pivots = [found[v][1] for v in ranked]
     if extra > 0 and left > 0.05:
-        chain = _chain([found[v][1] for v in ranked], most=5, apart=problem.count // 60)
+        chain = chain_of(pivots, most=5, apart=problem.count // 60)
         time = max(time, chain_bound(problem, chain, budget, left))
-    return Bound(time, price)
+    return Bound(time, price, tuple(pivots))
 
 
-def _chain(ranked: list[Boundary], most: int, apart: int) -> list[Boundary]:
+def chain_of(ranked: list[Boundary], most: int, apart: int) -> list[Boundary]:
     """The best pivots each of which precedes the next, not too close to each other."""
     chain: list[Boundary] = []
     for boundary in ranked:

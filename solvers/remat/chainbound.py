@@ -19,6 +19,9 @@ a pivot.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from typing import Any
+
 from ortools.linear_solver import pywraplp
 
 from .mincut import Boundary
@@ -26,7 +29,11 @@ from .problem import RematProblem
 
 
 def chain_bound(
-    problem: RematProblem, boundaries: list[Boundary], budget: int, seconds: float
+    problem: RematProblem,
+    boundaries: list[Boundary],
+    budget: int,
+    seconds: float,
+    started: Callable[[Any], None] | None = None,
 ) -> int:
     """Least total time by the linear program; 0 if it is not solved (in time).
 
@@ -39,6 +46,8 @@ def chain_bound(
         Bytes.
     seconds : float
         Time limit of the linear solver.
+    started : callable, optional
+        Given the linear solver before it begins, for its ``InterruptSolve``.
     """
     solver = pywraplp.Solver.CreateSolver("GLOP")
     solver.set_time_limit(max(1, int(1000 * seconds)))
@@ -121,6 +130,8 @@ def chain_bound(
             for table, key in ((alive[last], s), (runs[last], w)):
                 if key in table:
                     held.SetCoefficient(table[key], one)
+    if started is not None:
+        started(solver)
     status = solver.Solve()
     if status != pywraplp.Solver.OPTIMAL:
         return 0

@@ -42,7 +42,7 @@ def ladder(problem: RematProblem, a: Arrays) -> list[np.ndarray]:
     return [sequence for _, sequence in sorted(found.values(), key=lambda entry: entry[0])]
 
 
-def lean_start(problem: RematProblem, a: Arrays, fixed: bool) -> np.ndarray:
+def lean_start(problem: RematProblem, a: Arrays) -> np.ndarray:
     """The schedule of least peak that is known after a second; where `search.squeeze` begins.
 
     It depends on the problem alone: whatever the budget, the squeeze takes the same path, so a
@@ -51,7 +51,7 @@ def lean_start(problem: RematProblem, a: Arrays, fixed: bool) -> np.ndarray:
     order = np.arange(problem.count)
     starts = [*ladder(problem, a)[:2], order]
     budget = problem.floor + problem.floor // 20
-    found = starts + [relieve(a, sequence, budget, 1.0, fixed) for sequence in starts]
+    found = starts + [relieve(a, sequence, budget, 1.0) for sequence in starts]
     return min(found, key=lambda sequence: evaluate(a, sequence, 0)[1])
 
 

@@ -36,7 +36,8 @@ from .state import (
 
 
 @helper
-def _begin(st: State) -> None:
+def begin(st: State) -> None:
+    """Nothing is under trial."""
     st.meta[FLAGS] = st.meta[POINTS] = 0
     st.meta[LOW], st.meta[HIGH] = st.meta[LENGTH] + 1, -1
 
@@ -51,7 +52,7 @@ def clear(st: State) -> None:
 
 
 @helper
-def _change(a: Arrays, st: State, own_old: int, own_new: int, skip: int) -> int:
+def change(a: Arrays, st: State, own_old: int, own_new: int, skip: int) -> int:
     """Change of the bytes over the budget by spans, points and the moved step itself."""
     budget = st.meta[BUDGET]
     low, high = st.meta[LOW], st.meta[HIGH]
@@ -76,7 +77,8 @@ def _change(a: Arrays, st: State, own_old: int, own_new: int, skip: int) -> int:
 
 
 @helper
-def _reusable(a: Arrays, v: int, s: int) -> bool:
+def reusable(a: Arrays, v: int, s: int) -> bool:
+    """May ``v`` overwrite ``s`` where it reads it last?"""
     found = False
     for k in range(a.op[v].reuse_at, a.op[v].reuse_end):
         found = found or a.rows[k] == s
@@ -89,7 +91,7 @@ def try_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> bool:
 
     Refused if nobody would read its outputs, unless ``meta[USELESS]``: that undoes a deletion.
     """
-    _begin(st)
+    begin(st)
     if a.op[v].single or st.ran[v] >= MOST_RUNS or st.meta[LENGTH] + 4 > len(st.step):
         return False
     c = run_before(st, v, p)
@@ -123,7 +125,7 @@ def try_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> bool:
             span(st, u + 1, p, a.storage[s].size)
             if u > made:
                 flag(st, s, u, FALSE)
-            if not (made < st.meta[TURN] < p) and _reusable(a, v, s):
+            if not (made < st.meta[TURN] < p) and reusable(a, v, s):
                 dying = 1
     settle_points(a, st)
     add = 0
@@ -133,14 +135,14 @@ def try_insert(a: Arrays, st: State, v: int, p: int, out: np.ndarray) -> bool:
     st.meta[OWN_SAVED] = a.op[v].gain * dying
     during = st.meta[OWN_GAP] + a.op[v].extra - st.meta[OWN_SAVED]
     out[0] = a.op[v].time
-    out[1] = _change(a, st, ZERO, during, p)
+    out[1] = change(a, st, ZERO, during, p)
     return True
 
 
 @helper
 def try_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> bool:
     """Step ``p`` away; its readers turn to the copy before."""
-    _begin(st)
+    begin(st)
     v = st.step[p].seq
     if st.ran[v] < 2 or (a.op[v].rank >= 0 and st.runs[v, 0] == p):
         return False
@@ -170,7 +172,7 @@ def try_delete(a: Arrays, st: State, p: int, out: np.ndarray) -> bool:
                 flag(st, s, last, not crosses(st, made, last))
     settle_points(a, st)
     out[0] = -a.op[v].time
-    out[1] = _change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, ZERO, p)
+    out[1] = change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, ZERO, p)
     return True
 
 
@@ -193,7 +195,7 @@ def window(a: Arrays, st: State, p: int, out: np.ndarray) -> None:
 @helper
 def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
     """Step ``p`` to place ``q`` inside its `window` (not checked)."""
-    _begin(st)
+    begin(st)
     v = st.step[p].seq
     if p == q or v == a.turn:
         return False
@@ -227,7 +229,7 @@ def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
                 span(st, u + 1, q, a.storage[s].size)
             if u > p:
                 flag(st, s, u, FALSE)
-        if ends and not (made < st.meta[TURN] and late) and _reusable(a, v, s):
+        if ends and not (made < st.meta[TURN] and late) and reusable(a, v, s):
             dying = 1
     after = run_after(st, v, p)
     for k in range(a.op[v].writes_at, a.op[v].writes_end):
@@ -245,5 +247,5 @@ def try_move(a: Arrays, st: State, p: int, q: int, out: np.ndarray) -> bool:
     st.meta[OWN_GAP], st.meta[OWN_SAVED] = own, a.op[v].gain * dying
     during = own + a.op[v].extra - st.meta[OWN_SAVED]
     out[0] = 0
-    out[1] = _change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, during, p)
+    out[1] = change(a, st, st.step[p].gap + a.op[v].extra - st.step[p].saved, during, p)
     return True

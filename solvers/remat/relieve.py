@@ -5,14 +5,14 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import Arrays
-from .chains import TRAIL, insert_chain, undo
+from .block import do_block, try_block
 from .jit import ZERO, entry
-from .state import LENGTH, OVER, TIME, State, empty_state, last_use, load, run_after, run_before
+from .moves import clear
+from .state import LENGTH, OVER, State, empty_state, last_use, load, run_after, run_before
 
 
 @entry
-def _greedy(a: Arrays, st: State, share: float, fixed: bool) -> None:
-    trail = np.zeros((TRAIL + 1, 3), np.int64)
+def _greedy(a: Arrays, st: State, share: float) -> None:
     out = np.zeros(2, np.int64)
     pick = np.zeros(2, np.int64)
     for _ in range(4 * len(a.op)):
@@ -41,27 +41,20 @@ def _greedy(a: Arrays, st: State, share: float, fixed: bool) -> None:
                 first = min(first, run_after(st, a.rows[k], x - 1))
             if first == x or first >= st.meta[LENGTH]:
                 continue
-            over, time = st.meta[OVER], st.meta[TIME]
-            trail[TRAIL, 0] = 0
-            depth = insert_chain(a, st, w, first, share, fixed, trail)
-            if depth == 0:
+            if not try_block(a, st, w, first, share, out):
                 continue
-            gained, spent = over - st.meta[OVER], st.meta[TIME] - time
-            undo(a, st, trail, depth, out)
-            if gained > 0 and gained / (spent + 1.0) > best:
-                best = gained / (spent + 1.0)
+            clear(st)
+            if out[1] < 0 and -out[1] / (out[0] + 1.0) > best:
+                best = -out[1] / (out[0] + 1.0)
                 pick[0], pick[1] = w, first
-        if pick[0] < 0:
+        if pick[0] < 0 or not try_block(a, st, pick[0], pick[1], share, out):
             return
-        trail[TRAIL, 0] = 0
-        insert_chain(a, st, pick[0], pick[1], share, fixed, trail)
+        do_block(a, st, pick[1], out)
 
 
-def relieve(
-    a: Arrays, sequence: np.ndarray, budget: int, share: float, fixed: bool = False
-) -> np.ndarray:
+def relieve(a: Arrays, sequence: np.ndarray, budget: int, share: float) -> np.ndarray:
     """``sequence`` with reruns added where its peak is over ``budget``, best ratio first."""
     state = empty_state(a, 4 * len(a.op) + 100)
     load(a, state, sequence, budget)
-    _greedy(a, state, share, fixed)
+    _greedy(a, state, share)
     return state.step["seq"][: state.meta[LENGTH]].copy()

@@ -109,6 +109,11 @@ class Worker:
         return self.best[: self.record[BEST_LENGTH]].copy()
 
 
+# A plan this close to its bound is not worth more seconds than these: timings vary by more.
+_CLOSE = 2e-3
+_ENOUGH_SECONDS = 2.0
+
+
 def search(
     incumbent: Incumbent,
     starts: list[np.ndarray],
@@ -149,15 +154,10 @@ def search(
     ]
     with ThreadPoolExecutor(threads) as pool:
         heads = _scout(pool, workers, incumbent, starts, mean, price, deadline)
-        if incumbent.sequence is None:
-            # Nothing fits yet: look for any schedule that does, then shorten that.
-            now = clock.monotonic()
-            squeeze(incumbent, 0, now + 0.5 * (deadline - now), seed, fixed, incumbent.budget)
-            if incumbent.sequence is not None:
-                heads = [incumbent.sequence, *heads[1:]]
         for worker, head in zip(workers, heads, strict=False):
             worker.start(head, incumbent.budget)
         rounds, stale, turn = first_rounds, 0, 0
+        enough = clock.monotonic() + _ENOUGH_SECONDS
         while clock.monotonic() < deadline and incumbent.time > incumbent.bound:
             before = incumbent.time
             jobs = []
@@ -165,12 +165,14 @@ def search(
                 # One thread looks far, the other near; they change places each round.
                 hot = HOT[(turn + i) % len(HOT)] * mean
                 jobs.append(pool.submit(worker.run, rounds, hot, hot / 30, 1.0, False, deadline))
-            _wait(jobs, workers, incumbent)
+            finish(jobs, workers, incumbent)
             if incumbent.sequence is not None:
                 stale = stale + 1 if incumbent.time > before * 0.9998 else 0
                 # Worth more patience where the bound leaves much room, none where little.
                 room = incumbent.time / max(1, incumbent.bound) - 1
-                if room < 1e-4 or stale >= (patience if room > 2e-3 else 1) + min(8, 400 * room):
+                if room < 1e-4 or stale >= (patience if room > _CLOSE else 1) + min(8, 400 * room):
+                    break
+                if room < _CLOSE and clock.monotonic() > enough:
                     break
                 for worker in workers:
                     own = worker.found()
@@ -182,7 +184,7 @@ def search(
             turn += 1
 
 
-def _wait(jobs: list[Future], workers: list[Worker], incumbent: Incumbent) -> None:
+def finish(jobs: list[Future], workers: list[Worker], incumbent: Incumbent) -> None:
     """Let all jobs end and offer what they found, also when interrupted."""
     try:
         for job in jobs:
@@ -223,7 +225,7 @@ def _scout(
             jobs.append(
                 pool.submit(worker.run, rounds, 0.1 * mean, 0.003 * mean, 1.0, False, deadline)
             )
-        _wait(jobs, busy, incumbent)
+        finish(jobs, busy, incumbent)
         for worker in busy:
             found = worker.found()
             over = worker.state.meta[OVER]
@@ -233,40 +235,3 @@ def _scout(
                 ends.append(((0, int(worker.record[BEST_TIME])), found))
     ends.sort(key=lambda end: end[0])
     return [ends[min(i, len(ends) - 1)][1] for i in range(len(workers))]
-
-
-def squeeze(
-    incumbent: Incumbent,
-    floor: int,
-    deadline: float,
-    seed: int,
-    fixed: bool,
-    goal: int = 0,
-    threads: int = 2,
-) -> None:
-    """Lower the incumbent's least peak, down to ``max(floor, goal)`` or until the deadline.
-
-    The budget is set a little under the peak, less and less so as it fails.
-    """
-    a = incumbent.a
-    mean = max(1.0, float(a.op["time"].sum()) / max(1, len(a.op)))
-    capacity = 6 * len(a.op) + 64
-    goal = max(floor, goal)
-    share, rounds, turn = 0.05, 50_000, 0
-    with ThreadPoolExecutor(threads) as pool:
-        workers = [Worker(a, capacity, 1.0, seed * 31 + i, fixed) for i in range(threads)]
-        while clock.monotonic() < deadline and incumbent.least_peak > goal and share > 1e-4:
-            target = max(goal, int(incumbent.least_peak * (1 - share)))
-            for worker in workers:
-                worker.seed += turn * 977
-                worker.start(incumbent.least, target)
-                over = max(1, worker.state.meta[OVER])
-                worker.weight = 30.0 * mean * len(a.op) / 50 / over
-            turn += 1
-            jobs = [
-                pool.submit(worker.run, rounds, mean, 0.02 * mean, 0.05, True, deadline)
-                for worker in workers
-            ]
-            _wait(jobs, workers, incumbent)
-            success = incumbent.least_peak <= target
-            share, rounds = (share * 1.3, rounds) if success else (share / 2, rounds * 5 // 4)

@@ -16,13 +16,16 @@ from .evaluate import timeline
 from .jit import NEVER, entry, helper
 
 MOST_RUNS = 12  # runs of one operator
+MOST_BLOCK = 64  # reruns inserted together
 
 # Entries of State.meta.
 LENGTH, TURN, TIME, OVER, BUDGET, LOW, HIGH, POINTS, FLAGS, OWN_SAVED, OWN_GAP, USELESS = range(12)
+BLOCK = 12
 
 
 STEP = np.dtype([(name, np.int64) for name in ("seq", "gap", "saved", "diff", "less")], align=True)
 POINT = np.dtype([("at", np.int64), ("saved", np.int64)], align=True)
+LINK = np.dtype([("op", np.int64), ("gap", np.int64), ("saved", np.int64)], align=True)
 FLAG = np.dtype([("storage", np.int64), ("at", np.int64), ("on", np.int64)], align=True)
 
 
@@ -44,6 +47,10 @@ class State(NamedTuple):
         Steps whose overwriting was looked at anew, and the bytes they save then.
     flag : FLAG[t]
         ``storage`` may (1) or may not (0) be overwritten by step ``at`` after the move.
+    block : LINK[MOST_BLOCK]
+        The reruns of `block` under trial, ``meta[BLOCK]`` of them, and their bytes.
+    mark : int64[m]
+        Scratch of `block`, zero between calls.
     """
 
     step: np.ndarray
@@ -52,6 +59,8 @@ class State(NamedTuple):
     meta: np.ndarray
     point: np.ndarray
     flag: np.ndarray
+    block: np.ndarray
+    mark: np.ndarray
 
 
 def empty_state(a: Arrays, capacity: int) -> State:
@@ -60,7 +69,8 @@ def empty_state(a: Arrays, capacity: int) -> State:
     reads = a.op["reads_end"] - a.op["reads_at"]
     writes = a.op["writes_end"] - a.op["writes_at"]
     # One flag for each read, two for each output of the operator that moves.
-    touched = 4 + int((reads + 2 * writes).max(initial=0))
+    most = int((reads + 2 * writes).max(initial=0))
+    touched = 4 + max(most, min(4 * MOST_BLOCK, 2 * int((reads + 2 * writes).sum())))
     return State(
         np.zeros(capacity + 4, STEP),
         np.zeros((operators, MOST_RUNS), np.int64),
@@ -68,6 +78,8 @@ def empty_state(a: Arrays, capacity: int) -> State:
         np.zeros(16, np.int64),
         np.zeros(touched, POINT),
         np.zeros(touched, FLAG),
+        np.zeros(MOST_BLOCK, LINK),
+        np.zeros(len(a.storage), np.int64),
     )
 
 

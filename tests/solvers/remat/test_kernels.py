@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from numba import njit
 
-from fxmem.solvers.remat import apply, check, moves, replay
+from fxmem.solvers.remat import apply, block, check, moves, replay
 from fxmem.solvers.remat.anneal import RECORD, anneal
 from fxmem.solvers.remat.arrays import Arrays, flatten
 from fxmem.solvers.remat.evaluate import evaluate
@@ -23,6 +23,7 @@ def exposed(helper: Callable) -> Callable:
 
 
 do_delete, do_insert, do_move = map(exposed, (apply.do_delete, apply.do_insert, apply.do_move))
+try_block, do_block = map(exposed, (block.try_block, block.do_block))
 try_delete, try_insert, try_move, window = map(
     exposed, (moves.try_delete, moves.try_insert, moves.try_move, moves.window)
 )
@@ -37,7 +38,8 @@ def bytes_during(a: Arrays, state: State) -> list[int]:
 @pytest.mark.parametrize("seed", range(60))
 def test_every_move_keeps_the_state_exact(seed: int) -> None:
     rng = random.Random(seed)
-    count, budget = rng.randint(2, 14), rng.randint(3, 15)
+    # Blocks of several reruns take place in long schedules only.
+    count, budget = rng.randint(2, 14) if seed < 40 else rng.randint(20, 50), rng.randint(3, 15)
     problem = random_problem(rng, count, turn=seed % 3 > 0)
     a = flatten(problem)
     state = empty_state(a, 6 * count + 10)
@@ -50,6 +52,9 @@ def test_every_move_keeps_the_state_exact(seed: int) -> None:
             q = rng.randint(int(out[0]), int(out[1]))
             if try_move(a, state, p, q, out):
                 do_move(a, state, p, q, out)
+        elif kind < 0.5:
+            if try_block(a, state, rng.randrange(count), p, 0.9, out):
+                do_block(a, state, p, out)
         elif kind < 0.7:
             v = rng.randrange(count)
             if a.op["rank"][v] >= 0 and state.runs[v, 0] >= p:
@@ -60,6 +65,7 @@ def test_every_move_keeps_the_state_exact(seed: int) -> None:
             do_delete(a, state, p, out)
         assert not state.step["diff"].any()
         assert not state.step["less"].any()
+        assert not state.mark.any()
         sequence = state.step["seq"][: state.meta[LENGTH]].tolist()
         expected = replay(problem, sequence)
         assert bytes_during(a, state) == expected
