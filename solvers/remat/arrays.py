@@ -89,7 +89,8 @@ def flatten(problem: RematProblem) -> Arrays:
     for s in problem.keep:
         storage["keep"][s] = writer[s] >= 0
     rows: list[int] = []
-    for name, lists in zip(ROWS, (reads, problem.writes, reuse), strict=True):
+    tables: tuple[Sequence[Sequence[int]], ...] = (reads, problem.writes, reuse)
+    for name, lists in zip(ROWS, tables, strict=True):
         _append(rows, op, name, lists)
     _append(rows, storage, "readers", readers)
     turn = -1 if problem.turn is None else problem.turn
