@@ -111,7 +111,7 @@ def solve(
             _squeeze(problem, incumbent, 0, soon, seed, not reorder, SOON_MOVES)
             return _answer(problem, incumbent, -1, solver)
         incumbent.bound = bound.time
-        first = [order]
+        first, squeezed = [order], False
         if solver == "auto":
             first = _starts(problem, a, limit, bound.price, incumbent, reorder, prelude)
             if incumbent.sequence is None:
@@ -121,9 +121,10 @@ def solve(
                 _squeeze(problem, incumbent, limit, half, seed, not reorder)
                 if incumbent.sequence is not None:
                     first.insert(0, incumbent.sequence)
+                    squeezed = True
         with Refined(problem, limit, bound, deadline) as refined:
             try:
-                search(incumbent, first, bound.price, deadline, seed, not reorder)
+                search(incumbent, first, bound.price, deadline, seed, not reorder, squeezed)
             finally:
                 bound = Bound(refined.time, bound.price)
     except KeyboardInterrupt:
@@ -171,7 +172,9 @@ def _squeeze(
     lean = Incumbent(incumbent.a, 1 << 60, 0)
     try:
         lean.offer(lean_start(problem, incumbent.a))
-        squeeze(lean, problem.floor, goal, deadline, seed, fixed, moves)
+        now = clock.monotonic()
+        margin_until = now + 0.3 * (deadline - now)
+        squeeze(lean, problem.floor, goal, deadline, seed, fixed, moves, margin_until)
     finally:
         known = recall(problem, fixed)
         if known is not None and lean.least_peak > goal:

@@ -11,7 +11,7 @@ from .bound import Bound, chain_of
 from .chainbound import chain_bound
 from .problem import RematProblem
 
-PIVOTS = (5, 8, 12)
+PIVOTS = (8, 12)
 
 
 class Refined:

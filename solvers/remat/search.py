@@ -9,6 +9,7 @@ import time as clock
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 import numpy as np
 
@@ -18,7 +19,10 @@ from .evaluate import evaluate
 from .state import LENGTH, OVER, empty_state, load
 
 CHUNK = 10_000  # moves between two looks at the clock
-HOT = (0.3, 0.03, 1.0, 0.1)  # first temperatures, in mean durations of an operator
+# First temperatures of rounds, in mean durations of an operator; and where nothing but a start
+# squeezed under the budget whatever its time leads on, which is far from any good schedule.
+HOT = (0.3, 0.03, 1.0, 0.1)
+HOTTER = (1.0, 0.3, 3.0, 0.1)
 Progress = Callable[[float, int, int, int], None]
 
 
@@ -121,6 +125,7 @@ def search(
     deadline: float,
     seed: int,
     fixed: bool,
+    squeezed: bool = False,
     threads: int = 2,
     first_rounds: int = 100_000,
     patience: int = 2,
@@ -139,6 +144,8 @@ def search(
         By `time.monotonic`.
     fixed : bool
         First runs keep the given order.
+    squeezed : bool
+        The first start was made to fit by `squeeze`; no other fits.
     first_rounds : int
         Moves of the first round on each thread; each round after it takes half as many again.
     patience : int
@@ -153,7 +160,12 @@ def search(
         for i in range(threads)
     ]
     with ThreadPoolExecutor(threads) as pool:
-        heads = _scout(pool, workers, incumbent, starts, mean, price, deadline)
+        ends = _scout(pool, workers, incumbent, starts, mean, price, deadline)
+        within = [end for end in ends if end.over == 0]
+        hotter = squeezed and all(end.start == 0 for end in within)
+        temperatures = HOTTER if hotter else HOT
+        ranked = within or ends
+        heads = [ranked[min(i, len(ranked) - 1)].sequence for i in range(threads)]
         for worker, head in zip(workers, heads, strict=False):
             worker.start(head, incumbent.budget)
         rounds, stale, turn = first_rounds, 0, 0
@@ -163,7 +175,7 @@ def search(
             jobs = []
             for i, worker in enumerate(workers):
                 # One thread looks far, the other near; they change places each round.
-                hot = HOT[(turn + i) % len(HOT)] * mean
+                hot = temperatures[(turn + i) % len(temperatures)] * mean
                 jobs.append(pool.submit(worker.run, rounds, hot, hot / 30, 1.0, False, deadline))
             finish(jobs, workers, incumbent)
             if incumbent.sequence is not None:
@@ -202,6 +214,15 @@ def finish(jobs: list[Future], workers: list[Worker], incumbent: Incumbent) -> N
                 incumbent.offer(found)
 
 
+class End(NamedTuple):
+    """Where a brief search from start number ``start`` led."""
+
+    over: int
+    time: int
+    start: int
+    sequence: np.ndarray
+
+
 def _scout(
     pool: ThreadPoolExecutor,
     workers: list[Worker],
@@ -212,8 +233,8 @@ def _scout(
     deadline: float,
     most: int = 8,
     rounds: int = 40_000,
-) -> list[np.ndarray]:
-    """Search briefly from each start; the best ends, one for each worker."""
+) -> list[End]:
+    """Search briefly from each start; the ends, best first."""
     ends = []
     for first in range(0, min(most, len(starts)), len(workers)):
         jobs = []
@@ -226,12 +247,11 @@ def _scout(
                 pool.submit(worker.run, rounds, 0.1 * mean, 0.003 * mean, 1.0, False, deadline)
             )
         finish(jobs, busy, incumbent)
-        for worker in busy:
+        for i, worker in enumerate(busy):
             found = worker.found()
-            over = worker.state.meta[OVER]
             if found is None:
-                ends.append(((1, int(over)), worker.current()))
+                over = max(1, int(worker.state.meta[OVER]))
+                ends.append(End(over, 0, first + i, worker.current()))
             else:
-                ends.append(((0, int(worker.record[BEST_TIME])), found))
-    ends.sort(key=lambda end: end[0])
-    return [ends[min(i, len(ends) - 1)][1] for i in range(len(workers))]
+                ends.append(End(0, int(worker.record[BEST_TIME]), first + i, found))
+    return sorted(ends, key=lambda end: end[:3])

@@ -3,30 +3,38 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Callable
 
 import numpy as np
 import pytest
 from numba import njit
 
-from fxmem.solvers.remat import apply, block, check, moves, replay
+from fxmem.solvers.remat import check, replay
 from fxmem.solvers.remat.anneal import RECORD, anneal
+from fxmem.solvers.remat.apply import do_delete, do_insert, do_move
 from fxmem.solvers.remat.arrays import Arrays, flatten
+from fxmem.solvers.remat.block import do_block, try_block
 from fxmem.solvers.remat.evaluate import evaluate
+from fxmem.solvers.remat.moves import try_delete, try_insert, try_move, window
 from fxmem.solvers.remat.state import LENGTH, OVER, TIME, TURN, State, empty_state, load
 from tests.solvers.remat.remat_cases import random_problem
 
 
-def exposed(helper: Callable) -> Callable:
-    """Helpers have no wrapper for Python: compile their functions anew."""
-    return njit(helper.py_func)  # type: ignore[attr-defined]
-
-
-do_delete, do_insert, do_move = map(exposed, (apply.do_delete, apply.do_insert, apply.do_move))
-try_block, do_block = map(exposed, (block.try_block, block.do_block))
-try_delete, try_insert, try_move, window = map(
-    exposed, (moves.try_delete, moves.try_insert, moves.try_move, moves.window)
-)
+@njit
+def attempt(a, state, kind, v, p, place, out):  # type: ignore[no-untyped-def]
+    """Try one change and make it if it is allowed; one function for Python, quick to compile."""
+    if kind < 0.4:
+        window(a, state, p, out)
+        q = out[0] + int(place * (out[1] - out[0] + 1))
+        if try_move(a, state, p, q, out):
+            do_move(a, state, p, q, out)
+    elif kind < 0.5:
+        if try_block(a, state, v, p, 0.9, out):
+            do_block(a, state, p, out)
+    elif kind < 0.7:
+        if not (a.op[v].rank >= 0 and state.runs[v, 0] >= p) and try_insert(a, state, v, p, out):
+            do_insert(a, state, v, p, out)
+    elif try_delete(a, state, p, out):
+        do_delete(a, state, p, out)
 
 
 def bytes_during(a: Arrays, state: State) -> list[int]:
@@ -46,23 +54,8 @@ def test_every_move_keeps_the_state_exact(seed: int) -> None:
     assert load(a, state, np.arange(count), budget)
     out = np.zeros(2, np.int64)
     for _ in range(150):
-        p, kind = rng.randrange(state.meta[LENGTH]), rng.random()
-        if kind < 0.4:
-            window(a, state, p, out)
-            q = rng.randint(int(out[0]), int(out[1]))
-            if try_move(a, state, p, q, out):
-                do_move(a, state, p, q, out)
-        elif kind < 0.5:
-            if try_block(a, state, rng.randrange(count), p, 0.9, out):
-                do_block(a, state, p, out)
-        elif kind < 0.7:
-            v = rng.randrange(count)
-            if a.op["rank"][v] >= 0 and state.runs[v, 0] >= p:
-                continue
-            if try_insert(a, state, v, p, out):
-                do_insert(a, state, v, p, out)
-        elif try_delete(a, state, p, out):
-            do_delete(a, state, p, out)
+        p, v = rng.randrange(state.meta[LENGTH]), rng.randrange(count)
+        attempt(a, state, rng.random(), v, p, rng.random(), out)
         assert not state.step["diff"].any()
         assert not state.step["less"].any()
         assert not state.mark.any()

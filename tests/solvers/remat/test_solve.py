@@ -3,12 +3,23 @@
 from __future__ import annotations
 
 import random
+import threading
+import time
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fxmem.solvers.remat import SOLVERS, RematProblem, RematSolution, check, least_peak, solve
+from fxmem.solvers.remat import (
+    SOLVERS,
+    RematProblem,
+    RematSolution,
+    check,
+    lean,
+    least_peak,
+    solve,
+    warm_up,
+)
 from tests.solvers.remat.remat_cases import optimum, problems, random_problem
 
 
@@ -111,6 +122,40 @@ def test_least_peak_and_same_seed_same_answer() -> None:
     assert solution.peak <= 1100
     first, second = (solve(problem, 1500, seed=3, time_limit=20) for _ in range(2))
     assert first.sequence == second.sequence
+
+
+@pytest.mark.parametrize("fresh", [True, False])
+def test_the_least_peak_is_met_when_asked_for(fresh: bool) -> None:
+    problem = segments(8, 5)
+    refused = solve(problem, 0, time_limit=0.5)
+    assert refused.status == "infeasible"
+    verify(problem, 0, refused)
+    if fresh:  # as in another process: the same path leads there again
+        lean._known.clear()
+    solution = solve(problem, refused.peak, time_limit=2)
+    verify(problem, refused.peak, solution)
+    assert solution.status in ("optimal", "feasible")
+
+
+def test_what_is_remembered_is_of_this_problem() -> None:
+    problem, other = segments(6, 4), segments(6, 5)
+    solution = least_peak(problem, time_limit=0.5)
+    known = lean.recall(problem, False)
+    assert known is not None
+    assert check(problem, known.tolist())[1] <= solution.peak
+    assert lean.recall(other, False) is None
+    assert lean.recall(problem, True) is None
+
+
+def test_warm_up_from_several_threads() -> None:
+    threads = [threading.Thread(target=warm_up) for _ in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    began = time.monotonic()
+    warm_up()
+    assert time.monotonic() - began < 0.1
 
 
 def test_progress_and_unknown_solver() -> None:
