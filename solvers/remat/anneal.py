@@ -74,8 +74,8 @@ def _target(low: int, high: int, p: int) -> int:
     return np.random.randint(low, high + 1)
 
 
-@entry
-def anneal(
+@helper
+def _walk(
     a: Arrays,
     st: State,
     rounds: int,
@@ -83,36 +83,14 @@ def anneal(
     cold: float,
     alpha: float,
     weight: float,
-    seed: int,
     fixed: bool,
     stop_at_feasible: bool,
     best: np.ndarray,
     record: np.ndarray,
+    out: np.ndarray,
+    trail: np.ndarray,
 ) -> float:
-    """Search from the state's schedule; the state ends at the last schedule accepted.
-
-    Parameters
-    ----------
-    rounds : int
-        Moves to try.
-    hot, cold : float
-        First and last temperature, in units of the objective.
-    fixed : bool
-        First runs keep their order.
-    best : int64[cap], updated
-        Fastest schedule within the budget.
-    record : int64[RECORD], updated
-        Its time (-1: none yet) and length, and counts.
-
-    Returns
-    -------
-    float
-        The weight at the end; it rises while no schedule is within the budget and falls
-        while all are.
-    """
-    np.random.seed(seed)
-    out = np.zeros(2, np.int64)
-    trail = np.zeros((TRAIL, 2), np.int64)
+    """`anneal`, its scratch space given."""
     temperature, inside = hot, 0
     for i in range(rounds):
         if i % 512 == 511:
@@ -154,7 +132,7 @@ def anneal(
                     c = run_before(st, v, p)
                     p = np.random.randint(c + 1, p + 1)
             if np.random.random() < 0.5:
-                if not try_block(a, st, v, p, 0.8, out):
+                if not try_block(a, st, v, p, 0.9 * np.random.random() ** 3, out):
                     continue
                 trial = RERUNS
             else:
@@ -180,12 +158,12 @@ def anneal(
                     continue
                 trial = DELETE
             else:
-                depth = delete_chain(a, st, p, fixed, trail)
+                depth = delete_chain(a, st, p, fixed, trail, out)
                 if depth == 0:
                     continue
                 if kind > 0.93:
                     v, p = _relieve(a, st)
-                    if v >= 0 and try_block(a, st, v, p, 0.8, out):
+                    if v >= 0 and try_block(a, st, v, p, 0.9 * np.random.random() ** 3, out):
                         trial = RERUNS
         cost = alpha * (st.meta[TIME] - time) + weight * (st.meta[OVER] - over)
         if trial != NOTHING:
@@ -214,3 +192,47 @@ def anneal(
             if st.meta[OVER] == 0:
                 inside += 1
     return weight
+
+
+@entry
+def anneal(
+    a: Arrays,
+    st: State,
+    rounds: int,
+    hot: float,
+    cold: float,
+    alpha: float,
+    weight: float,
+    seed: int,
+    fixed: bool,
+    stop_at_feasible: bool,
+    best: np.ndarray,
+    record: np.ndarray,
+) -> float:
+    """Search from the state's schedule; the state ends at the last schedule accepted.
+
+    Parameters
+    ----------
+    rounds : int
+        Moves to try.
+    hot, cold : float
+        First and last temperature, in units of the objective.
+    fixed : bool
+        First runs keep their order.
+    best : int64[cap], updated
+        Fastest schedule within the budget.
+    record : int64[RECORD], updated
+        Its time (-1: none yet) and length, and counts.
+
+    Returns
+    -------
+    float
+        The weight at the end; it rises while no schedule is within the budget and falls
+        while all are.
+    """
+    np.random.seed(seed)
+    out = np.zeros(2, np.int64)
+    trail = np.zeros((TRAIL, 2), np.int64)
+    return _walk(
+        a, st, rounds, hot, cold, alpha, weight, fixed, stop_at_feasible, best, record, out, trail
+    )

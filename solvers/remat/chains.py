@@ -24,12 +24,13 @@ def restore(a: Arrays, st: State, trail: np.ndarray, depth: int, out: np.ndarray
 
 
 @helper
-def delete_chain(a: Arrays, st: State, p: int, fixed: bool, trail: np.ndarray) -> int:
+def delete_chain(
+    a: Arrays, st: State, p: int, fixed: bool, trail: np.ndarray, out: np.ndarray
+) -> int:
     """Delete step ``p`` and then every repeated run that only served it.
 
     Notes operator and place of each in ``trail`` and returns how many they are.
     """
-    out = np.zeros(2, np.int64)
     v = st.step[p].seq
     if fixed and st.runs[v, 0] == p:
         return 0

@@ -8,10 +8,10 @@ from __future__ import annotations
 import numpy as np
 
 from .arrays import Arrays
-from .jit import entry, helper
+from .jit import allocating, entry
 
 
-@helper
+@allocating
 def free_inputs(a: Arrays, seq: np.ndarray) -> np.ndarray:
     """Bit ``k`` of entry ``p``: the ``k``-th reusable input of step ``p`` may be overwritten
     as far as the turn is concerned (it was not made before the turn and read after it).

@@ -51,5 +51,13 @@ def entry(function: Kernel) -> Kernel:
 
 
 def helper(function: Kernel) -> Kernel:
-    """Compile ``function`` into the entries that call it."""
+    """Compile ``function`` into the entries that call it; it allocates nothing.
+
+    Without counting references: counting costs more than what most helpers do.
+    """
+    return cast(Kernel, njit(_nrt=False, **_INNER)(function))
+
+
+def allocating(function: Kernel) -> Kernel:
+    """A `helper` that makes arrays."""
     return cast(Kernel, njit(**_INNER)(function))
