@@ -83,6 +83,7 @@ def _walk(
     cold: float,
     alpha: float,
     weight: float,
+    heaviest: float,
     fixed: bool,
     stop_at_feasible: bool,
     best: np.ndarray,
@@ -96,7 +97,7 @@ def _walk(
         if i % 512 == 511:
             temperature = hot * (cold / hot) ** (i / rounds)
             if inside == 0:
-                weight *= 1.05
+                weight = min(heaviest, 1.05 * weight)
             elif inside > 256:
                 weight *= 0.97
             inside = 0
@@ -203,6 +204,7 @@ def anneal(
     cold: float,
     alpha: float,
     weight: float,
+    heaviest: float,
     seed: int,
     fixed: bool,
     stop_at_feasible: bool,
@@ -217,6 +219,8 @@ def anneal(
         Moves to try.
     hot, cold : float
         First and last temperature, in units of the objective.
+    weight, heaviest : float
+        Price of a byte over the budget, and the most that it may become.
     fixed : bool
         First runs keep their order.
     best : int64[cap], updated
@@ -234,5 +238,6 @@ def anneal(
     out = np.zeros(2, np.int64)
     trail = np.zeros((TRAIL, 2), np.int64)
     return _walk(
-        a, st, rounds, hot, cold, alpha, weight, fixed, stop_at_feasible, best, record, out, trail
-    )
+        a, st, rounds, hot, cold, alpha, weight, heaviest, fixed, stop_at_feasible,
+        best, record, out, trail,
+    )  # fmt: skip

@@ -18,10 +18,11 @@ from .prices import starts
 from .problem import RematProblem
 from .refine import Refined
 from .relieve import relieve
-from .search import Incumbent, Progress, search
+from .search import search
 from .solution import RematSolution
 from .squeeze import squeeze
 from .warm import warm_up
+from .worker import Incumbent, Progress
 
 RULES: dict[str, Callable[[RematProblem, Arrays, int | None], np.ndarray]] = {
     "none": heuristics.none,
@@ -52,6 +53,7 @@ def solve(
     reorder: bool = True,
     seed: int = 0,
     progress: Progress | None = None,
+    gap: float = 0.0,
 ) -> RematSolution:
     """A fast schedule within ``budget``.
 
@@ -70,6 +72,9 @@ def solve(
         Equal seeds give equal answers, unless time runs out first.
     progress : callable, optional
         Called as ``progress(seconds, total_time, peak, lower_bound)`` on each improvement.
+    gap : float
+        If positive, an answer this close to the bound will do, and the search also ends where
+        it finds nothing more; else it takes all its time, unless optimality is proved.
 
     Returns
     -------
@@ -111,20 +116,26 @@ def solve(
             _squeeze(problem, incumbent, 0, soon, seed, not reorder, SOON_MOVES)
             return _answer(problem, incumbent, -1, solver)
         incumbent.bound = bound.time
-        first, squeezed = [order], False
+        first = [order]
         if solver == "auto":
             first = _starts(problem, a, limit, bound.price, incumbent, reorder, prelude)
             if incumbent.sequence is None:
-                # Nothing fits yet: look for any schedule that does, then shorten that.
+                # Nothing fits yet. Where annealing finds no way either, look for any schedule
+                # that fits, whatever its time, then shorten that.
+                now = clock.monotonic()
+                soon = now + 0.15 * (deadline - now)
+                search(
+                    incumbent, first, bound.price, soon, seed, not reorder, 0.15 * time_limit, gap
+                )
+            if incumbent.sequence is None:
                 now = clock.monotonic()
                 half = now + 0.6 * (deadline - now)
                 _squeeze(problem, incumbent, limit, half, seed, not reorder)
                 if incumbent.sequence is not None:
                     first.insert(0, incumbent.sequence)
-                    squeezed = True
         with Refined(problem, limit, bound, deadline) as refined:
             try:
-                search(incumbent, first, bound.price, deadline, seed, not reorder, squeezed)
+                search(incumbent, first, bound.price, deadline, seed, not reorder, time_limit, gap)
             finally:
                 bound = Bound(refined.time, bound.price)
     except KeyboardInterrupt:
@@ -215,7 +226,7 @@ def _starts(
         within = [sequence for (over, _), sequence in ranked if over == 0]
         cuts = within[:1] + sorted(cuts, key=cost)[:6]
     found: list[np.ndarray] = []
-    for sequence in [np.arange(problem.count), *cuts]:
+    for sequence in [*cuts, np.arange(problem.count)]:
         for share in (1.0, 0.0):
             if not found or clock.monotonic() < stop:
                 found.append(relieve(a, sequence, budget, share))

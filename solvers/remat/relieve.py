@@ -6,17 +6,18 @@ import numpy as np
 
 from .arrays import Arrays
 from .block import do_block, try_block
-from .jit import ZERO, entry
+from .jit import ZERO, entry, helper
 from .moves import clear
 from .state import LENGTH, OVER, State, empty_state, last_use, load, run_after, run_before
 
+MOST_TRIALS = 200_000  # about a second
 
-@entry
-def _greedy(a: Arrays, st: State, share: float) -> None:
-    out = np.zeros(2, np.int64)
-    pick = np.zeros(2, np.int64)
+
+@helper
+def _greedy(a: Arrays, st: State, share: float, out: np.ndarray, pick: np.ndarray) -> None:
+    trials = 0
     for _ in range(4 * len(a.op)):
-        if st.meta[OVER] == 0 or st.meta[LENGTH] + 80 > len(st.step):
+        if st.meta[OVER] == 0 or st.meta[LENGTH] + 80 > len(st.step) or trials > MOST_TRIALS:
             return
         x = ZERO
         most = -1
@@ -41,6 +42,7 @@ def _greedy(a: Arrays, st: State, share: float) -> None:
                 first = min(first, run_after(st, a.rows[k], x - 1))
             if first == x or first >= st.meta[LENGTH]:
                 continue
+            trials += 1
             if not try_block(a, st, w, first, share, out):
                 continue
             clear(st)
@@ -52,9 +54,17 @@ def _greedy(a: Arrays, st: State, share: float) -> None:
         do_block(a, st, pick[1], out)
 
 
+@entry
+def _run(a: Arrays, st: State, share: float) -> None:
+    _greedy(a, st, share, np.zeros(2, np.int64), np.zeros(2, np.int64))
+
+
 def relieve(a: Arrays, sequence: np.ndarray, budget: int, share: float) -> np.ndarray:
-    """``sequence`` with reruns added where its peak is over ``budget``, best ratio first."""
+    """``sequence`` with reruns added where its peak is over ``budget``, best ratio first.
+
+    On large graphs it may end before that.
+    """
     state = empty_state(a, 4 * len(a.op) + 100)
     load(a, state, sequence, budget)
-    _greedy(a, state, share)
+    _run(a, state, share)
     return state.step["seq"][: state.meta[LENGTH]].copy()

@@ -6,115 +6,23 @@ Rounds are counted, not timed, so equal seeds give equal answers unless time run
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import dataclass, field
-from typing import NamedTuple
 
 import numpy as np
 
-from .anneal import BEST_LENGTH, BEST_TIME, RECORD, anneal
-from .arrays import Arrays
-from .evaluate import evaluate
-from .state import LENGTH, OVER, empty_state, load
+from .anneal import BEST_TIME
+from .kick import MOVES, candidates, kicks
+from .state import OVER
+from .worker import CHUNK, Incumbent, Worker
 
-CHUNK = 10_000  # moves between two looks at the clock
-# First temperatures of rounds, in mean durations of an operator; and where nothing but a start
-# squeezed under the budget whatever its time leads on, which is far from any good schedule.
-HOT = (0.3, 0.03, 1.0, 0.1)
-HOTTER = (1.0, 0.3, 3.0, 0.1)
-Progress = Callable[[float, int, int, int], None]
-
-
-@dataclass
-class Incumbent:
-    """The best schedule so far.
-
-    Attributes
-    ----------
-    sequence : int64 array or None
-        Fastest schedule within the budget; None: none known.
-    time : int
-        Its total time.
-    least : int64 array
-        Schedule of least peak, within the budget or not; empty: none known.
-    least_peak : int
-        Its peak in bytes.
-    """
-
-    a: Arrays
-    budget: int
-    bound: int
-    progress: Progress | None = None
-    began: float = field(default_factory=clock.monotonic)
-    sequence: np.ndarray | None = None
-    time: int = 1 << 62
-    least: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
-    least_peak: int = 1 << 62
-
-    def offer(self, sequence: np.ndarray) -> bool:
-        """Take ``sequence`` if it is better; True where the fastest schedule changed."""
-        total, peak, over = evaluate(self.a, sequence, self.budget)
-        if total < 0:
-            return False
-        if peak < self.least_peak:
-            self.least, self.least_peak = sequence.copy(), peak
-        if over == 0 and total < self.time:
-            self.sequence, self.time = sequence.copy(), total
-            if self.progress:
-                self.progress(clock.monotonic() - self.began, total, peak, self.bound)
-            return True
-        return False
-
-
-class Worker:
-    """One thread's state, weight and random seed."""
-
-    def __init__(self, a: Arrays, capacity: int, weight: float, seed: int, fixed: bool) -> None:
-        self.a, self.weight, self.seed, self.fixed = a, weight, seed, fixed
-        self.state = empty_state(a, capacity)
-        self.best = np.zeros(capacity + 4, np.int64)
-        self.record = np.zeros(RECORD, np.int64)
-        self.record[BEST_TIME] = -1
-        self.halt = False
-
-    def start(self, sequence: np.ndarray, budget: int) -> None:
-        """Begin at ``sequence``."""
-        if not load(self.a, self.state, sequence, budget):
-            raise ValueError("a start of the search is not a valid schedule")
-        self.record[BEST_TIME] = -1
-
-    def run(
-        self, rounds: int, hot: float, cold: float, alpha: float, stop: bool, deadline: float
-    ) -> None:
-        """``rounds`` moves from ``hot`` to ``cold``, or fewer if the deadline passes."""
-        done = 0
-        while done < rounds and clock.monotonic() < deadline and not self.halt:
-            now = min(CHUNK, rounds - done)
-            warm = hot * (cold / hot) ** (done / rounds)
-            cool = hot * (cold / hot) ** ((done + now) / rounds)
-            self.seed = (self.seed * 1103515245 + 12345) % (1 << 31)
-            self.weight = anneal(
-                self.a, self.state, now, warm, cool, alpha, self.weight, self.seed,
-                self.fixed, stop, self.best, self.record,
-            )  # fmt: skip
-            done += now
-            if stop and self.record[BEST_TIME] >= 0:
-                return
-
-    def current(self) -> np.ndarray:
-        """The schedule that was accepted last."""
-        return self.state.step["seq"][: self.state.meta[LENGTH]].copy()
-
-    def found(self) -> np.ndarray | None:
-        """The fastest schedule within the budget since `start`."""
-        if self.record[BEST_TIME] < 0:
-            return None
-        return self.best[: self.record[BEST_LENGTH]].copy()
-
-
-# A plan this close to its bound is not worth more seconds than these: timings vary by more.
-_CLOSE = 2e-3
+# First temperatures of rounds, in mean durations of an operator. A round from a far one forgets
+# most of the schedule that it begins with, a round from a near one improves it.
+FAR, FAR_COOLING = (3.0, 8.0), 100.0
+NEAR, NEAR_COOLING = (0.3, 0.03, 1.0, 0.1), 30.0
+NEAR_ROUNDS = 100_000  # moves of the first round on each thread; later ones take more
+FAR_SPEED = 30_000  # the same where the gap is wide, for each second of the time limit
+_WIDE = 0.005  # a gap to the bound that is worth looking far and kicking
+# Where an answer close to the bound will do, seconds that are spent in any case.
 _ENOUGH_SECONDS = 2.0
 
 
@@ -125,12 +33,13 @@ def search(
     deadline: float,
     seed: int,
     fixed: bool,
-    squeezed: bool = False,
+    seconds: float,
+    gap: float = 0.0,
     threads: int = 2,
-    first_rounds: int = 100_000,
-    patience: int = 2,
 ) -> None:
     """Shorten the incumbent's time within its budget until the deadline.
+
+    Close to the bound all threads look near. Else every other one looks far, the rest kick.
 
     Parameters
     ----------
@@ -144,12 +53,10 @@ def search(
         By `time.monotonic`.
     fixed : bool
         First runs keep the given order.
-    squeezed : bool
-        The first start was made to fit by `squeeze`; no other fits.
-    first_rounds : int
-        Moves of the first round on each thread; each round after it takes half as many again.
-    patience : int
-        Rounds without an improvement of 0.02 % after which to stop.
+    seconds : float
+        Time limit that sets the length of the first rounds.
+    gap : float
+        If positive, stop once this close to the bound, or when rounds find nothing more.
     """
     a = incumbent.a
     mean = max(1.0, float(a.op["time"].sum()) / max(1, len(a.op)))
@@ -159,41 +66,62 @@ def search(
         Worker(a, capacity, 0.3 * price, seed * 7919 + 104729 * i + 1, fixed)
         for i in range(threads)
     ]
+    random = np.random.default_rng(seed)
     with ThreadPoolExecutor(threads) as pool:
-        ends = _scout(pool, workers, incumbent, starts, mean, price, deadline)
-        within = [end for end in ends if end.over == 0]
-        hotter = squeezed and all(end.start == 0 for end in within)
-        temperatures = HOTTER if hotter else HOT
-        ranked = within or ends
-        heads = [ranked[min(i, len(ranked) - 1)].sequence for i in range(threads)]
-        for worker, head in zip(workers, heads, strict=False):
-            worker.start(head, incumbent.budget)
-        rounds, stale, turn = first_rounds, 0, 0
+        heads = _scout(pool, workers, incumbent, starts, mean, price, deadline)
+        for i, worker in enumerate(workers):
+            worker.start(heads[min(i, len(heads) - 1)], incumbent.budget)
+        rounds, stale, turn, speed = NEAR_ROUNDS, 0, 0, 0.0
+        if incumbent.room > _WIDE:
+            rounds = max(rounds, int(FAR_SPEED * seconds))
         enough = clock.monotonic() + _ENOUGH_SECONDS
-        while clock.monotonic() < deadline and incumbent.time > incumbent.bound:
-            before = incumbent.time
-            jobs = []
+        while incumbent.time > incumbent.bound:
+            now, before = clock.monotonic(), incumbent.time
+            left = int((deadline - now) * speed)
+            if now >= deadline or (speed and left < CHUNK // 10):
+                return
+            if speed and rounds > 0.6 * left:
+                rounds = left  # the last round: neither cut short while hot nor too early
+            wide = incumbent.room > _WIDE
+            jobs, kicked = [], []
             for i, worker in enumerate(workers):
-                # One thread looks far, the other near; they change places each round.
-                hot = temperatures[(turn + i) % len(temperatures)] * mean
-                jobs.append(pool.submit(worker.run, rounds, hot, hot / 30, 1.0, False, deadline))
-            finish(jobs, workers, incumbent)
+                if wide and i % 2 and incumbent.sequence is not None:
+                    each = max(1, rounds // (MOVES * len(a.op)))
+                    operators = candidates(a, incumbent.sequence, random, each)
+                    what = (incumbent.sequence, operators, incumbent.budget, mean, deadline)
+                    kicked.append(pool.submit(kicks, worker, *what))
+                else:
+                    hot, cooling = _temperature(wide, turn, i)
+                    heat = (hot * mean, hot * mean / cooling)
+                    jobs.append(pool.submit(worker.run, rounds, *heat, 1.0, False, deadline))
+            finish([*jobs, *kicked], workers, incumbent)
+            for job in kicked:
+                if job.result() is not None:
+                    incumbent.offer(job.result())
+            speed = 0.95 * rounds / (clock.monotonic() - now)
             if incumbent.sequence is not None:
                 stale = stale + 1 if incumbent.time > before * 0.9998 else 0
-                # Worth more patience where the bound leaves much room, none where little.
-                room = incumbent.time / max(1, incumbent.bound) - 1
-                if room < 1e-4 or stale >= (patience if room > _CLOSE else 1) + min(8, 400 * room):
-                    break
-                if room < _CLOSE and clock.monotonic() > enough:
-                    break
+                room = incumbent.room
+                if gap and (
+                    (room < gap and (stale > 1 or clock.monotonic() > enough))
+                    or stale >= 2 + min(8, 400 * room)
+                ):
+                    return
                 for worker in workers:
                     own = worker.found()
                     # The far-looking thread goes on from its own schedule if that is close.
                     if own is None or turn % 2 or worker.record[BEST_TIME] > 1.01 * incumbent.time:
                         own = incumbent.sequence
                     worker.start(own, incumbent.budget)
-            rounds = rounds * 3 // 2
+            rounds = rounds * 2 if wide else rounds * 3 // 2
             turn += 1
+
+
+def _temperature(wide: bool, turn: int, thread: int) -> tuple[float, float]:
+    """First temperature and cooling of a round."""
+    if wide:
+        return FAR[(turn + thread) % len(FAR)], FAR_COOLING
+    return NEAR[(turn + thread) % len(NEAR)], NEAR_COOLING
 
 
 def finish(jobs: list[Future], workers: list[Worker], incumbent: Incumbent) -> None:
@@ -214,15 +142,6 @@ def finish(jobs: list[Future], workers: list[Worker], incumbent: Incumbent) -> N
                 incumbent.offer(found)
 
 
-class End(NamedTuple):
-    """Where a brief search from start number ``start`` led."""
-
-    over: int
-    time: int
-    start: int
-    sequence: np.ndarray
-
-
 def _scout(
     pool: ThreadPoolExecutor,
     workers: list[Worker],
@@ -233,7 +152,7 @@ def _scout(
     deadline: float,
     most: int = 8,
     rounds: int = 40_000,
-) -> list[End]:
+) -> list[np.ndarray]:
     """Search briefly from each start; the ends, best first."""
     ends = []
     for first in range(0, min(most, len(starts)), len(workers)):
@@ -247,11 +166,11 @@ def _scout(
                 pool.submit(worker.run, rounds, 0.1 * mean, 0.003 * mean, 1.0, False, deadline)
             )
         finish(jobs, busy, incumbent)
-        for i, worker in enumerate(busy):
+        for worker in busy:
             found = worker.found()
             if found is None:
                 over = max(1, int(worker.state.meta[OVER]))
-                ends.append(End(over, 0, first + i, worker.current()))
+                ends.append((over, 0, worker.current()))
             else:
-                ends.append(End(0, int(worker.record[BEST_TIME]), first + i, found))
-    return sorted(ends, key=lambda end: end[:3])
+                ends.append((0, int(worker.record[BEST_TIME]), found))
+    return [sequence for _, _, sequence in sorted(ends, key=lambda end: end[:2])]

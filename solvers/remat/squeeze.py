@@ -7,8 +7,9 @@ import time as clock
 from concurrent.futures import ThreadPoolExecutor
 
 from .anneal import TRIED
-from .search import Incumbent, Worker, finish
+from .search import finish
 from .state import OVER
+from .worker import Incumbent, Worker
 
 # Hotter than a search for speed, and time hardly counts: most steps out of a dead end first make
 # the schedule much longer. Temperatures in mean durations of an operator.
@@ -68,6 +69,7 @@ def squeeze(
                 worker.start(incumbent.least, target)
                 over = max(1, worker.state.meta[OVER])
                 worker.weight = 0.6 * mean * len(a.op) / over
+                worker.heaviest = 1e6 * worker.weight
             turn += 1
             # Rounds are not cut short, only short: what they end in can be found again.
             jobs = [

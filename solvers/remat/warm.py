@@ -36,6 +36,6 @@ def warm_up() -> None:
         state = empty_state(a, 100)
         load(a, state, order, 1)
         best, record = np.zeros(104, np.int64), np.zeros(RECORD, np.int64)
-        anneal(a, state, 1, 1.0, 0.1, 1.0, 1.0, 1, False, False, best, record)
+        anneal(a, state, 1, 1.0, 0.1, 1.0, 1.0, 1.0, 1, False, False, best, record)
         relieve(a, order, 1, 1.0)
         _warm = True

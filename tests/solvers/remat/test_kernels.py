@@ -81,7 +81,7 @@ def test_annealing_ends_in_an_exact_state(seed: int) -> None:
     best, record = np.zeros(6 * count + 20, np.int64), np.zeros(RECORD, np.int64)
     record[0] = -1
     fixed = seed % 2 == 0
-    anneal(a, state, 5000, 5.0, 0.1, 1.0, 2.0, seed, fixed, False, best, record)
+    anneal(a, state, 5000, 5.0, 0.1, 1.0, 2.0, 2e3, seed, fixed, False, best, record)
     sequence = state.step["seq"][: state.meta[LENGTH]].tolist()
     assert bytes_during(a, state) == replay(problem, sequence)
     if fixed:
