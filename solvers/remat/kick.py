@@ -27,7 +27,7 @@ def candidates(
     """Operators that ``sequence`` repeats, drawn by the time that their reruns take."""
     again = np.bincount(sequence, minlength=len(a.op)) - 1
     spent = np.where(a.op["single"] == 0, again * a.op["time"], 0).astype(float)
-    worth = np.count_nonzero(spent)
+    worth = int(np.count_nonzero(spent))
     if worth == 0:
         return np.zeros(0, np.int64)
     return random.choice(len(spent), min(most, worth), replace=False, p=spent / spent.sum())

@@ -95,9 +95,10 @@ def search(
                     heat = (hot * mean, hot * mean / cooling)
                     jobs.append(pool.submit(worker.run, rounds, *heat, 1.0, False, deadline))
             finish([*jobs, *kicked], workers, incumbent)
-            for job in kicked:
-                if job.result() is not None:
-                    incumbent.offer(job.result())
+            for kick in kicked:
+                found = kick.result()
+                if found is not None:
+                    incumbent.offer(found)
             speed = 0.95 * rounds / (clock.monotonic() - now)
             if incumbent.sequence is not None:
                 stale = stale + 1 if incumbent.time > before * 0.9998 else 0
