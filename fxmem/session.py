@@ -145,7 +145,9 @@ class Session:
         budget = plan.budget_bytes
         log.info("peak %d measured, %d predicted", step.measured, plan.peak_bytes)
         if budget is not None and step.measured > budget:
-            self.reserve_bytes += step.measured - budget
+            # At least what the plan is short of: what it left free of the budget did not help.
+            over, short = step.measured - budget, step.measured - plan.peak_bytes
+            self.reserve_bytes = max(self.reserve_bytes + over, short)
             self.stale = True
             warnings.warn(
                 f"fxmem: a step took {step.measured} bytes, {step.measured - budget} over its "
