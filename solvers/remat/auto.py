@@ -133,14 +133,11 @@ def solve(
                 _squeeze(problem, incumbent, limit, half, seed, not reorder)
                 if incumbent.sequence is not None:
                     first.insert(0, incumbent.sequence)
-        with Refined(problem, limit, bound, deadline) as refined:
-            try:
-                search(incumbent, first, bound.price, deadline, seed, not reorder, time_limit, gap)
-            finally:
-                bound = Bound(refined.time, bound.price)
+        with Refined(problem, incumbent, bound.pivots, deadline):
+            search(incumbent, first, bound.price, deadline, seed, not reorder, time_limit, gap)
     except KeyboardInterrupt:
         pass
-    return _answer(problem, incumbent, bound.time, solver)
+    return _answer(problem, incumbent, max(bound.time, incumbent.proved), solver)
 
 
 def least_peak(

@@ -1,41 +1,54 @@
-"""A tighter bound from more pivots, found beside the search by a thread of its own."""
+"""A tighter bound, found beside the search by a thread of its own."""
 
 from __future__ import annotations
 
 import threading
 import time as clock
+from collections.abc import Callable
 from types import TracebackType
-from typing import Any
 
-from .bound import Bound, chain_of
+from .bound import chain_of
 from .chainbound import chain_bound
+from .integerbound import integer_bound
+from .mincut import Boundary
 from .problem import RematProblem
+from .worker import Incumbent
 
-PIVOTS = (8, 12)
+# Whole numbers at one pivot are soon solved or never; then fractions at several, and so on.
+# (whole numbers?, pivots, share of the time that is left)
+ATTEMPTS = (
+    (True, 1, 0.1),
+    (False, 8, 1.0),
+    (False, 12, 1.0),
+    (True, 3, 0.3),
+    (True, 6, 0.5),
+    (False, 20, 1.0),
+)
 
 
 class Refined:
-    """Context in which the bound rises; its end interrupts the solver.
+    """Context in which the incumbent's ``proved`` rises; its end interrupts the solver.
 
     OR-Tools holds no lock of Python while it solves. The bound does not steer the search, which
-    would make answers depend on when it comes; it only tells how good they are.
-
-    Attributes
-    ----------
-    time : int
-        Best bound so far.
+    would make answers depend on when it comes; it only tells how good they are, and ends the
+    search where nothing better is left to find.
     """
 
-    def __init__(self, problem: RematProblem, budget: int, bound: Bound, deadline: float) -> None:
-        self.problem, self.budget, self.deadline = problem, budget, deadline
-        self.time = bound.time
-        self._pivots = bound.pivots
-        self._solver: Any = None
+    def __init__(
+        self,
+        problem: RematProblem,
+        incumbent: Incumbent,
+        pivots: tuple[Boundary, ...],
+        deadline: float,
+    ) -> None:
+        self.problem, self.incumbent, self.deadline = problem, incumbent, deadline
+        self._pivots = list(pivots)
+        self._stop: Callable[[], object] | None = None
         self._ended = False
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def __enter__(self) -> Refined:
-        if self._pivots and self.time > self.problem.base_time:
+        if self._pivots:
             self._thread.start()
         return self
 
@@ -49,20 +62,32 @@ class Refined:
         if self._thread.ident is not None:
             while self._thread.is_alive():
                 # Again and again: an interruption before the solver has begun is lost.
-                if self._solver is not None:
-                    self._solver.InterruptSolve()
+                if self._stop is not None:
+                    self._stop()
                 self._thread.join(0.05)
 
-    def _started(self, solver: Any) -> None:
-        self._solver = solver
-
     def _run(self) -> None:
-        tried = 0
-        for most in PIVOTS:
-            chain = chain_of(list(self._pivots), most, self.problem.count // 80)
-            left = self.deadline - clock.monotonic()
-            if self._ended or left < 0.2 or len(chain) <= tried:
+        tried = {True: 0, False: 0}
+        for whole, most, share in ATTEMPTS:
+            chain = chain_of(self._pivots, most, self.problem.count // 80)
+            left = share * (self.deadline - clock.monotonic())
+            if self._ended or left < 0.2:
                 return
-            tried = len(chain)
-            found = chain_bound(self.problem, chain, self.budget, left, self._started)
-            self.time = max(self.time, found)
+            if len(chain) <= tried[whole]:
+                continue
+            tried[whole] = len(chain)
+            found = self._whole(chain, left) if whole else self._fractions(chain, left)
+            self.incumbent.proved = max(self.incumbent.proved, found)
+
+    def _fractions(self, chain: list[Boundary], seconds: float) -> int:
+        def started(solver: object) -> None:
+            self._stop = solver.InterruptSolve  # type: ignore[attr-defined]
+
+        return chain_bound(self.problem, chain, self.incumbent.budget, seconds, started)
+
+    def _whole(self, chain: list[Boundary], seconds: float) -> int:
+        def started(solver: object) -> None:
+            self._stop = solver.stop_search  # type: ignore[attr-defined]
+
+        known = None if self.incumbent.sequence is None else self.incumbent.time
+        return integer_bound(self.problem, chain, self.incumbent.budget, seconds, known, started)

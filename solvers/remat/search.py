@@ -75,7 +75,7 @@ def search(
         if incumbent.room > _WIDE:
             rounds = max(rounds, int(FAR_SPEED * seconds))
         enough = clock.monotonic() + _ENOUGH_SECONDS
-        while incumbent.time > incumbent.bound:
+        while incumbent.time > max(incumbent.bound, incumbent.proved):
             now, before = clock.monotonic(), incumbent.time
             left = int((deadline - now) * speed)
             if now >= deadline or (speed and left < CHUNK // 10):

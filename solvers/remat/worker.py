@@ -32,6 +32,8 @@ class Incumbent:
         Schedule of least peak, within the budget or not; empty: none known.
     least_peak : int
         Its peak in bytes.
+    proved : int
+        A lower bound on time that may rise meanwhile; it ends the search but does not steer it.
     """
 
     a: Arrays
@@ -43,6 +45,7 @@ class Incumbent:
     time: int = 1 << 62
     least: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     least_peak: int = 1 << 62
+    proved: int = 0
 
     @property
     def room(self) -> float:
