@@ -18,11 +18,11 @@ from .worker import Incumbent
 # (whole numbers?, pivots, share of the time that is left)
 ATTEMPTS = (
     (True, 1, 0.1),
-    (False, 8, 1.0),
-    (False, 12, 1.0),
-    (True, 3, 0.3),
-    (True, 6, 0.5),
-    (False, 20, 1.0),
+    (False, 8, 0.3),
+    (False, 12, 0.3),
+    (True, 3, 0.15),
+    (True, 6, 0.15),
+    (False, 20, 0.15),
 )
 
 

@@ -39,7 +39,8 @@ def search(
 ) -> None:
     """Shorten the incumbent's time within its budget until the deadline.
 
-    Close to the bound all threads look near. Else every other one looks far, the rest kick.
+    Close to the bound all threads look near. Else every other one kicks, unless that
+    found less in the round before, and the rest look far.
 
     Parameters
     ----------
@@ -71,7 +72,7 @@ def search(
         heads = _scout(pool, workers, incumbent, starts, mean, price, deadline)
         for i, worker in enumerate(workers):
             worker.start(heads[min(i, len(heads) - 1)], incumbent.budget)
-        rounds, stale, turn, speed = NEAR_ROUNDS, 0, 0, 0.0
+        rounds, stale, turn, speed, pays = NEAR_ROUNDS, 0, 0, 0.0, True
         if incumbent.room > _WIDE:
             rounds = max(rounds, int(FAR_SPEED * seconds))
         enough = clock.monotonic() + _ENOUGH_SECONDS
@@ -85,7 +86,7 @@ def search(
             wide = incumbent.room > _WIDE
             jobs, kicked = [], []
             for i, worker in enumerate(workers):
-                if wide and i % 2 and incumbent.sequence is not None:
+                if wide and pays and i % 2 and incumbent.sequence is not None:
                     each = max(1, rounds // (MOVES * len(a.op)))
                     operators = candidates(a, incumbent.sequence, random, each)
                     what = (incumbent.sequence, operators, incumbent.budget, mean, deadline)
@@ -95,10 +96,12 @@ def search(
                     heat = (hot * mean, hot * mean / cooling)
                     jobs.append(pool.submit(worker.run, rounds, *heat, 1.0, False, deadline))
             finish([*jobs, *kicked], workers, incumbent)
+            far = incumbent.time
             for kick in kicked:
                 found = kick.result()
                 if found is not None:
                     incumbent.offer(found)
+            pays = not kicked or incumbent.time < far
             speed = 0.95 * rounds / (clock.monotonic() - now)
             if incumbent.sequence is not None:
                 stale = stale + 1 if incumbent.time > before * 0.9998 else 0
@@ -114,7 +117,7 @@ def search(
                     if own is None or turn % 2 or worker.record[BEST_TIME] > 1.01 * incumbent.time:
                         own = incumbent.sequence
                     worker.start(own, incumbent.budget)
-            rounds = rounds * 2 if wide else rounds * 3 // 2
+            rounds = rounds * 4 if wide else rounds * 3 // 2
             turn += 1
 
 
