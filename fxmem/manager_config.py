@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import MappingProxyType
 
 import torch
@@ -84,13 +84,14 @@ class TrainingMemoryConfig:
             _at_least("max_memory_per_device", self.max_memory_per_device, 1)
         if not 0 < self.memory_warning_threshold <= 1:
             raise FxmemError(
-                f"memory_warning_threshold is a share in (0, 1], not {self.memory_warning_threshold}"
+                "memory_warning_threshold is a share in (0, 1], not "
+                f"{self.memory_warning_threshold}"
             )
         if self.devices is not None:
             if self.num_devices not in (1, len(self.devices)):
                 raise FxmemError(
-                    f"num_devices is {self.num_devices}, but {len(self.devices)} devices are named; "
-                    "give one of the two."
+                    f"num_devices is {self.num_devices}, but {len(self.devices)} devices are "
+                    "named; give one of the two."
                 )
             devices = tuple(torch.device(d) for d in self.devices)
             _at_least("the number of devices", len(devices), 1)
@@ -171,6 +172,18 @@ class TrainingMemoryConfig:
     def aggressive_pooling(cls, mb: int = 512) -> TrainingMemoryConfig:
         """A pool of ``mb`` MiB that warns early."""
         return cls(max_pool_memory_mb=mb, memory_warning_threshold=0.8)
+
+    def on_one_device(self) -> TrainingMemoryConfig:
+        """The same without sharding."""
+        return replace(
+            self,
+            num_devices=1,
+            devices=None,
+            sharding_strategy="even_split",
+            custom_device_assignments=None,
+            max_memory_per_device=None,
+            use_pipeline_parallelism=False,
+        )
 
 
 def _at_least(name: str, value: int, least: int) -> None:

@@ -138,8 +138,8 @@ class Tape:
             first -= 1
         if (first, run) not in self._recipes:
             raise FxmemError(
-                f"layer {index} has kept nothing to go backward from: run it forward with gradients "
-                "enabled first, and go backward once for each forward, from the last layer on."
+                f"layer {index} has kept nothing to go backward from: run it forward with "
+                "gradients enabled first, and go backward once for each forward, from the last layer on."
             )
         x = self._recipes[first, run].source
         assert x is not None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from itertools import combinations
+from itertools import combinations, pairwise
 
 import pytest
 from hypothesis import given, settings
@@ -18,7 +18,7 @@ def brute(rows: Rows, parts: int, capacity: int | None) -> int | None:
     best = None
     for cuts in combinations(range(1, len(rows)), min(parts, len(rows)) - 1):
         bounds = [0, *cuts, len(rows)]
-        pieces = [rows[a:b] for a, b in zip(bounds, bounds[1:], strict=False)]
+        pieces = [rows[a:b] for a, b in pairwise(bounds)]
         if capacity is not None and any(sum(s for _, s in p) > capacity for p in pieces):
             continue
         worst = max(sum(v for v, _ in p) for p in pieces)
