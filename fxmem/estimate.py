@@ -133,10 +133,11 @@ def estimate_by_layers(
             manager.backward_sequence(fakes, gradient)
 
         peak = chain.peak(step if managed else plain_step)
+        following = chain.x
         with torch.no_grad(), chain.mode:
             for layer in chain.layers:
-                chain_x = layer(chain.x if layer is chain.layers[0] else chain_x)
-        following = torch.empty(chain_x.shape, dtype=chain_x.dtype, device=given.device)
+                following = layer(following)
+        following = torch.empty(following.shape, dtype=following.dtype, device=given.device)
         module = nn.ModuleList(part)
         residents = count_residents(module, (given,), optimizer)
         return residents.total - residents.gradients + peak, following
@@ -145,7 +146,7 @@ def estimate_by_layers(
     most, given = 0, x
     for _, group in groupby(range(len(layers)), key=lambda i: stages[i]):
         part = [layers[i] for i in group]
-        one, given = total(part, given, managed=config.use_gradient_checkpointing)
+        one, given = total(part, given, managed=True)
         most = max(most, one)
     return _estimate(config, without, most + pooled_bytes)
 
