@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import FxmemError
-from .layer_profile import FakeChain, plain_step
+from .layer_profile import FakeChain, plain_step, tape_step
 from .manager_config import TrainingMemoryConfig
 from .residents import count_residents
 
@@ -122,17 +122,8 @@ def estimate_by_layers(
 
     def total(part: Sequence[nn.Module], given: Tensor, managed: bool) -> tuple[int, Tensor]:
         chain = FakeChain.of(part, given)
-        # The solver times real layers, so that it has chosen before fakes go through.
-        manager = TrainingMemoryManager(config.on_one_device())
-        manager.compute_checkpoint_indices(len(part), layers=part, example_input=given)
-
-        def step(fakes: Sequence[nn.Module], x: Tensor) -> None:
-            y = manager.forward_sequence(fakes, x)
-            gradient = torch.ones_like(y)
-            del y
-            manager.backward_sequence(fakes, gradient)
-
-        peak = chain.peak(step if managed else plain_step)
+        choice = TrainingMemoryManager(config.on_one_device()).choose(part, given)
+        peak = chain.peak(tape_step(choice) if managed else plain_step)
         following = chain.x
         with torch.no_grad(), chain.mode:
             for layer in chain.layers:

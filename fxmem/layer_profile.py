@@ -110,6 +110,8 @@ class FakeChain:
         counter.know(*nn.ModuleList(self.layers).buffers())
         with self.mode, counter:
             step(self.layers, self.x)
+        for parameter in nn.ModuleList(self.layers).parameters():
+            parameter.grad = None
         return counter.peak
 
 
@@ -119,6 +121,22 @@ def plain_step(layers: Sequence[nn.Module], x: Tensor) -> None:
     for layer in layers:
         x = layer(x)
     x.backward(torch.ones_like(x))
+
+
+def tape_step(choice: Sequence[Retain]) -> Callable[[Sequence[nn.Module], Tensor], None]:
+    """The manager's loop for a choice: forward, and backward from a gradient of ones."""
+
+    def step(layers: Sequence[nn.Module], x: Tensor) -> None:
+        tape = Tape()
+        for index, layer in enumerate(layers):
+            x = tape.forward(layer, x, index, choice[index])
+        gradient: Tensor | None = torch.ones_like(x)
+        del x
+        for index in reversed(range(len(layers))):
+            if gradient is not None:
+                gradient = tape.backward(layers[index], gradient, index)
+
+    return step
 
 
 def profile_layers(

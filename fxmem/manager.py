@@ -14,7 +14,7 @@ from .budget import Budget
 from .errors import FxmemError
 from .estimate import MIB, MemorySavingsEstimate, estimate_by_formula, estimate_by_layers
 from .layer_choice import by_indices, by_solver, selected_by_rule, type_names
-from .layer_profile import FakeChain, LayerProfile, plain_step, profile_layers
+from .layer_profile import FakeChain, LayerProfile, plain_step, profile_layers, tape_step
 from .manager_config import TrainingMemoryConfig
 from .pool import ActivationPool, PoolStats
 from .residents import count_residents
@@ -73,6 +73,7 @@ class TrainingMemoryManager:
         self._tape = Tape()
         self._choice: tuple[Retain, ...] | None = None
         self._profiled: tuple[Hashable, tuple[LayerProfile, ...]] | None = None
+        self._solved: tuple[Hashable, tuple[Retain, ...]] | None = None
         self._statistics = MemoryStatistics() if self.config.track_memory_statistics else None
         self._pool: ActivationPool | None = None
         if self.config.use_activation_pooling:
@@ -168,6 +169,12 @@ class TrainingMemoryManager:
             self._choice = by_indices(selected, total_layers)
         return [i for i, retain in enumerate(self._choice) if retain is Retain.INPUT]
 
+    def choose(self, layers: Sequence[nn.Module], example_input: Tensor) -> tuple[Retain, ...]:
+        """What each of these layers keeps, for such an input."""
+        self.compute_checkpoint_indices(len(layers), layers=layers, example_input=example_input)
+        assert self._choice is not None
+        return self._choice
+
     def should_checkpoint(self, layer_index: int) -> bool:
         """Does this layer keep its input only?"""
         if not self.is_checkpointing_enabled:
@@ -187,7 +194,7 @@ class TrainingMemoryManager:
         """Run layers in order."""
         self._check_open()
         if torch.is_grad_enabled():
-            self._choose(layers, x)
+            self._choose_once(layers, x)
         for index, layer in enumerate(layers):
             x = self._forward(layer, x, index, self._retain(layer, index))
         return x
@@ -269,7 +276,7 @@ class TrainingMemoryManager:
         """
         layers = self._sharded_layers()
         if torch.is_grad_enabled():
-            self._choose(layers, x)
+            self._choose_once(layers, x)
         pipelined = self.config.use_pipeline_parallelism
         pieces = list(x.chunk(self.config.micro_batch_count)) if pipelined else [x]
         self._pieces = [len(piece) for piece in pieces] if pipelined else []
@@ -406,12 +413,12 @@ class TrainingMemoryManager:
         chosen = selected_by_rule(index, names, None, self.config)
         return Retain.INPUT if chosen else Retain.NOTHING
 
-    def _choose(self, layers: Sequence[nn.Module], x: Tensor) -> None:
+    def _choose_once(self, layers: Sequence[nn.Module], x: Tensor) -> None:
         """Choose by these layers and this input, unless that was done before."""
         if not self.is_checkpointing_enabled:
             return
         if self._choice is None or len(self._choice) != len(layers) or self._is_new(layers, x):
-            self.compute_checkpoint_indices(len(layers), layers=layers, example_input=x)
+            self.choose(layers, x)
 
     def _is_new(self, layers: Sequence[nn.Module], x: Tensor) -> bool:
         return self._profiled is None or self._profiled[0] != _key(layers, x)
@@ -430,10 +437,18 @@ class TrainingMemoryManager:
         self, layers: Sequence[nn.Module], x: Tensor, profiles: Sequence[LayerProfile]
     ) -> tuple[Retain, ...]:
         assert isinstance(self.config.budget, Budget)
+        key = _key(layers, x)
+        if self._solved is not None and self._solved[0] == key:
+            return self._solved[1]
         residents = count_residents(nn.ModuleList(layers), (x,))
         held = residents.total - residents.gradients
-        baseline = held + FakeChain.of(layers, x).peak(plain_step)
-        return by_solver(profiles, held, x.nbytes, self.config.budget.resolve(baseline))
+        chain = FakeChain.of(layers, x)
+        budget = self.config.budget.resolve(held + chain.peak(plain_step))
+        choice = by_solver(
+            profiles, held, x.nbytes, budget, lambda choice: held + chain.peak(tape_step(choice))
+        )
+        self._solved = key, choice
+        return choice
 
     def _sharded_layers(self) -> list[nn.Module]:
         self._check_open()

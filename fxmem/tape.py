@@ -10,8 +10,10 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch._subclasses.fake_tensor import FakeTensor
 from torch.autograd.graph import GradientEdge, get_gradient_edge
 from torch.func import functional_call
+from torch.nn.modules.batchnorm import _NormBase
 from torch.utils._python_dispatch import _disable_current_modes  # 2.11 to 2.15
 
 from .errors import FxmemError
@@ -100,7 +102,7 @@ class Tape:
             return output
         if retain is Retain.NOTHING and (index - 1, run) not in self._recipes:
             retain = Retain.INPUT  # there is no segment to be a part of
-        before = {name: (b, b.detach().clone(), b._version) for name, b in layer.named_buffers()}
+        before = {n: (b, b.detach().clone()) for n, b in layer.named_buffers()}
         draws, version = _generators(x.device), x._version
         with torch.no_grad():
             output = layer(x)
@@ -109,13 +111,12 @@ class Tape:
                 f"layer {index} ({type(layer).__name__}) writes over its input, which is needed to "
                 "run it again. Build it with inplace=False, or do not checkpoint it."
             )
-        after = dict(layer.named_buffers())
         kind = x.device.type if torch.amp.is_autocast_available(x.device.type) else "cpu"
         self._recipes[index, run] = _Recipe(
             layer,
             x.detach() if retain is Retain.INPUT else None,
             {d: s for d, s in draws.items() if not _same(s, rng_state(d))},
-            {n: c for n, (b, c, v) in before.items() if after.get(n) is not b or b._version != v},
+            _changed(layer, before),
             (kind, torch.is_autocast_enabled(kind), torch.get_autocast_dtype(kind)),
         )
         return _leaf(output)
@@ -165,6 +166,24 @@ def _leaf(x: Tensor) -> Tensor:
 def _generators(device: torch.device) -> dict[str, Tensor]:
     names = ["cpu"] if device.type != "cuda" else ["cpu", str(device)]
     return {name: rng_state(name) for name in names}
+
+
+def _changed(layer: nn.Module, before: Mapping[str, tuple[Tensor, Tensor]]) -> dict[str, Tensor]:
+    """Copies from before a run of those buffers that it wrote to.
+
+    By value: batch_norm moves running statistics without moving their version on.
+    """
+    after = dict(layer.named_buffers())
+    norms = {name for name, module in layer.named_modules() if isinstance(module, _NormBase)}
+
+    def moved(name: str, buffer: Tensor, copy: Tensor) -> bool:
+        if after.get(name) is not buffer:
+            return True
+        if isinstance(buffer, FakeTensor):  # it has no values
+            return name.rpartition(".")[0] in norms and layer.training
+        return not torch.equal(buffer, copy)
+
+    return {name: copy for name, (buffer, copy) in before.items() if moved(name, buffer, copy)}
 
 
 def _same(a: Tensor, b: Tensor) -> bool:
