@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from .errors import FxmemError
-from .layer_profile import FakeChain, plain_step, tape_step
+from .layer_profile import FakeChain, plain_step
 from .manager_config import TrainingMemoryConfig
 from .residents import count_residents
 
@@ -123,7 +123,7 @@ def estimate_by_layers(
     def total(part: Sequence[nn.Module], given: Tensor, managed: bool) -> tuple[int, Tensor]:
         chain = FakeChain.of(part, given)
         choice = TrainingMemoryManager(config.on_one_device()).choose(part, given)
-        peak = chain.peak(tape_step(choice) if managed else plain_step)
+        peak = chain.peak_of_choice(choice) if managed else chain.peak(plain_step)
         following = chain.x
         with torch.no_grad(), chain.mode:
             for layer in chain.layers:

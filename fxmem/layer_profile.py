@@ -15,6 +15,7 @@ from torch._subclasses.fake_tensor import FakeCopyMode, FakeTensorMode  # 2.11 t
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from .runtime.random import rng_state
 from .tape import Retain, Tape
 
 
@@ -49,6 +50,7 @@ class LiveBytes(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
         self.live = self.peak = 0
+        self.random = False
         self._known: dict[int, weakref.ref[Any]] = {}
 
     def know(self, *tensors: Tensor) -> None:
@@ -65,6 +67,7 @@ class LiveBytes(TorchDispatchMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         result = func(*args, **(kwargs or {}))
+        self.random |= torch.Tag.nondeterministic_seeded in func.tags
         for value in tree_leaves(result):
             if isinstance(value, Tensor) and value.layout is torch.strided:
                 self._enter(value, value.untyped_storage().nbytes())
@@ -103,8 +106,16 @@ class FakeChain:
             parameter.grad = None
         return cls(list(fakes), mode.from_tensor(x.detach()), mode)
 
-    def peak(self, step: Callable[[Sequence[nn.Module], Tensor], Any]) -> int:
-        """Most bytes above layers and input that are live at once in a step, its results too."""
+    def peak_of_choice(self, choice: Sequence[Retain]) -> int:
+        """The same for the manager's loop, where layers keep what is chosen."""
+        again = sum(retain is not Retain.EVERYTHING for retain in choice)
+        return self.peak(tape_step(choice), states=again + 1 if again else 0)
+
+    def peak(self, step: Callable[[Sequence[nn.Module], Tensor], Any], states: int = 0) -> int:
+        """Most bytes above layers and input that are live at once in a step, its results too.
+
+        If it draws random numbers, so many states of the generator count as well.
+        """
         counter = LiveBytes()
         counter.know(self.x, *nn.ModuleList(self.layers).parameters())
         counter.know(*nn.ModuleList(self.layers).buffers())
@@ -112,7 +123,7 @@ class FakeChain:
             step(self.layers, self.x)
         for parameter in nn.ModuleList(self.layers).parameters():
             parameter.grad = None
-        return counter.peak
+        return counter.peak + (states * rng_state(str(self.x.device)).nbytes * counter.random)
 
 
 def plain_step(layers: Sequence[nn.Module], x: Tensor) -> None:

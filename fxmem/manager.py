@@ -14,7 +14,7 @@ from .budget import Budget
 from .errors import FxmemError
 from .estimate import MIB, MemorySavingsEstimate, estimate_by_formula, estimate_by_layers
 from .layer_choice import by_indices, by_solver, selected_by_rule, type_names
-from .layer_profile import FakeChain, LayerProfile, plain_step, profile_layers, tape_step
+from .layer_profile import FakeChain, LayerProfile, profile_layers
 from .manager_config import TrainingMemoryConfig
 from .pool import ActivationPool, PoolStats
 from .residents import count_residents
@@ -72,7 +72,8 @@ class TrainingMemoryManager:
         self._closed = False
         self._tape = Tape()
         self._choice: tuple[Retain, ...] | None = None
-        self._profiled: tuple[Hashable, tuple[LayerProfile, ...]] | None = None
+        self._chosen_for: Hashable = None
+        self._layer_types: list[str] | None = None
         self._solved: tuple[Hashable, tuple[Retain, ...]] | None = None
         self._statistics = MemoryStatistics() if self.config.track_memory_statistics else None
         self._pool: ActivationPool | None = None
@@ -145,27 +146,32 @@ class TrainingMemoryManager:
             A budget is set and layers or input are missing.
         """
         self._check_open()
+        self._chosen_for = None
         layers = layers if layers is not None else self._layers
         if layers is not None and len(layers) != total_layers:
             layers = None
-        if layer_types is None:
+        if layer_types is not None:
+            self._layer_types = list(layer_types)
+        elif self._layer_types is not None and len(self._layer_types) == total_layers:
+            layer_types = self._layer_types  # as told before, when forward_sequence asks
+        else:
             layer_types = [type_names(m) for m in layers] if layers else [""] * total_layers
         if total_layers < 0 or len(layer_types) != total_layers:
             raise FxmemError(f"{total_layers} layers, but {len(layer_types)} layer types")
-        profiles = self._profile(layers, example_input) if layers else None
         if not self.is_checkpointing_enabled:
             self._choice = (Retain.EVERYTHING,) * total_layers
         elif self.config.budget is not None:
-            if not profiles or not layers or example_input is None:
+            if not layers or example_input is None:
                 raise FxmemError(
                     "a budget needs layers and an input to choose by: run forward_sequence first, "
                     "or give layers and example_input."
                 )
-            self._choice = self._solve(layers, example_input, profiles)
+            self._choice = self._solve(layers, example_input)
         else:
-            saved = [p.saved_bytes for p in profiles] if profiles else [None] * total_layers
-            rows = enumerate(zip(layer_types, saved, strict=True))
-            selected = [i for i, (t, s) in rows if selected_by_rule(i, t, s, self.config)]
+            selected = self._selected(layer_types, [None] * total_layers)
+            if layers and example_input is not None and len(selected) < total_layers:
+                saved = [p.saved_bytes for p in self._profile(layers, example_input)]
+                selected = self._selected(layer_types, saved)
             self._choice = by_indices(selected, total_layers)
         return [i for i, retain in enumerate(self._choice) if retain is Retain.INPUT]
 
@@ -417,25 +423,19 @@ class TrainingMemoryManager:
         """Choose by these layers and this input, unless that was done before."""
         if not self.is_checkpointing_enabled:
             return
-        if self._choice is None or len(self._choice) != len(layers) or self._is_new(layers, x):
+        key = _key(layers, x)
+        if self._chosen_for != key:
             self.choose(layers, x)
+            self._chosen_for = key
 
-    def _is_new(self, layers: Sequence[nn.Module], x: Tensor) -> bool:
-        return self._profiled is None or self._profiled[0] != _key(layers, x)
+    def _selected(self, names: Sequence[str], saved: Sequence[int | None]) -> list[int]:
+        rows = enumerate(zip(names, saved, strict=True))
+        return [i for i, (name, size) in rows if selected_by_rule(i, name, size, self.config)]
 
-    def _profile(
-        self, layers: Sequence[nn.Module], x: Tensor | None
-    ) -> tuple[LayerProfile, ...] | None:
-        if x is None:
-            return None
-        if self._profiled is None or self._is_new(layers, x):
-            timed = self.config.budget is not None
-            self._profiled = _key(layers, x), profile_layers(layers, x, timed)
-        return self._profiled[1]
+    def _profile(self, layers: Sequence[nn.Module], x: Tensor) -> tuple[LayerProfile, ...]:
+        return profile_layers(layers, x, timed=self.config.budget is not None)
 
-    def _solve(
-        self, layers: Sequence[nn.Module], x: Tensor, profiles: Sequence[LayerProfile]
-    ) -> tuple[Retain, ...]:
+    def _solve(self, layers: Sequence[nn.Module], x: Tensor) -> tuple[Retain, ...]:
         assert isinstance(self.config.budget, Budget)
         key = _key(layers, x)
         if self._solved is not None and self._solved[0] == key:
@@ -443,9 +443,14 @@ class TrainingMemoryManager:
         residents = count_residents(nn.ModuleList(layers), (x,))
         held = residents.total - residents.gradients
         chain = FakeChain.of(layers, x)
-        budget = self.config.budget.resolve(held + chain.peak(plain_step))
+        # A share is of this same loop with nothing recomputed.
+        baseline = held + chain.peak_of_choice((Retain.EVERYTHING,) * len(layers))
         choice = by_solver(
-            profiles, held, x.nbytes, budget, lambda choice: held + chain.peak(tape_step(choice))
+            self._profile(layers, x),
+            held,
+            x.nbytes,
+            self.config.budget.resolve(baseline),
+            lambda choice: held + chain.peak_of_choice(choice),
         )
         self._solved = key, choice
         return choice

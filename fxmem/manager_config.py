@@ -52,7 +52,8 @@ class TrainingMemoryConfig:
     memory_warning_threshold : float
         Share of a limit (of the pool, of a device), in (0, 1], above which a warning is logged.
     budget : int, str, float or Budget, optional
-        Peak bytes of a whole step. Given, with checkpointing, the solver selects the layers.
+        Peak bytes of a whole step, without optimizer state; a share is of the same loop with
+        nothing recomputed. Given, with checkpointing, the solver selects the layers.
     """
 
     use_gradient_checkpointing: bool = False

@@ -172,6 +172,14 @@ def test_rules_before_indices_are_computed() -> None:
     assert TrainingMemoryManager(config, transformer(2)).should_checkpoint(1)
 
 
+def test_given_types_last() -> None:
+    layers, x = [nn.Linear(8, 8) for _ in range(4)], torch.randn(2, 8)
+    manager = TrainingMemoryManager(TrainingMemoryConfig(use_gradient_checkpointing=True))
+    wanted = manager.compute_checkpoint_indices(4, ["dense", "attention", "dense", "dense"])
+    manager.forward_sequence(layers, x)
+    assert [i for i in range(4) if manager.should_checkpoint(i)] == wanted == [0, 1, 2]
+
+
 def test_activation_threshold() -> None:
     layers = [nn.Linear(8, 8), nn.Sequential(nn.Linear(8, 1000), nn.ReLU(), nn.Linear(1000, 8))]
     x = torch.randn(10, 8)
@@ -197,13 +205,12 @@ def test_budget_is_the_solvers_choice_and_holds() -> None:
     assert same(outcome(sequence(manager), layers, x), wanted)
     chosen = manager.compute_checkpoint_indices(4, layers=layers, example_input=x)
     assert chosen and chosen == [i for i in range(4) if manager.should_checkpoint(i)]
-    # Generator states, 5 KB for each layer that draws, are not on fake tensors.
-    assert record(lambda: sequence(manager)(layers, x)).peak + held <= 0.6 * peak + 5 * 5056
+    assert record(lambda: sequence(manager)(layers, x)).peak + held <= 0.6 * peak
     tight = TrainingMemoryManager(
-        TrainingMemoryConfig(use_gradient_checkpointing=True, budget=held + 1)
+        TrainingMemoryConfig(use_gradient_checkpointing=True, budget=1000)
     )
     with pytest.raises(InfeasibleBudget) as error:
-        tight.forward_sequence(layers, x)
+        tight.forward_sequence(layers[:2], x)
     assert error.value.minimum_bytes is not None and error.value.minimum_bytes < peak
     with pytest.raises(FxmemError, match="example_input"):
         tight.compute_checkpoint_indices(6)
