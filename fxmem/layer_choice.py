@@ -25,7 +25,7 @@ def type_names(layer: nn.Module) -> str:
 
 def selected_by_type(names: str, config: TrainingMemoryConfig) -> bool:
     """Does the config select layers of this type?"""
-    wanted = ATTENTION if config.checkpoint_attention_layers else ()
+    wanted: tuple[str, ...] = ATTENTION if config.checkpoint_attention_layers else ()
     wanted += RESIDUAL if config.checkpoint_residual_blocks else ()
     return any(part in names.lower() for part in wanted)
 
@@ -40,7 +40,8 @@ def selected_by_rule(
 
 def by_indices(selected: Sequence[int], total: int) -> tuple[Retain, ...]:
     """Selected layers keep their input; those after one are run again together with it."""
-    chosen, found = set(selected), []
+    chosen: set[int] = set(selected)
+    found: list[Retain] = []
     for index in range(total):
         open_segment = bool(found) and found[-1] is not Retain.EVERYTHING
         if index in chosen:
