@@ -18,7 +18,7 @@ from .layer_profile import FakeChain, LayerProfile, profile_layers
 from .manager_config import TrainingMemoryConfig
 from .pool import ActivationPool, PoolStats
 from .residents import count_residents
-from .sharding import assign, describe, devices_of, layer_bytes, move, stage_bytes
+from .sharding import Shards, assign, describe, move
 from .tape import Retain, Tape
 
 log = logging.getLogger("fxmem")
@@ -79,14 +79,10 @@ class TrainingMemoryManager:
         self._pool: ActivationPool | None = None
         if self.config.use_activation_pooling:
             self._pool = ActivationPool(self.config.max_pool_memory_mb * MIB)
-        self._stages: tuple[int, ...] = ()
+        self._shards: Shards | None = None
         self._pieces: list[int] = []
         if self._layers and self.config.num_devices > 1:
-            self._devices = devices_of(self.config)
-            self._stages = assign(self._layers, self.config)
-            for layer, stage in zip(self._layers, self._stages, strict=True):
-                layer.to(self._devices[stage])
-            self._warn_of_devices()
+            self._shards = Shards.place(self._layers, self.config)
 
     @property
     def is_checkpointing_enabled(self) -> bool:
@@ -101,7 +97,7 @@ class TrainingMemoryManager:
     @property
     def is_sharding_enabled(self) -> bool:
         """Are there layers, and several devices for them?"""
-        return not self._closed and bool(self._stages)
+        return not self._closed and self._shards is not None
 
     @property
     def pool_stats(self) -> PoolStats | None:
@@ -116,7 +112,7 @@ class TrainingMemoryManager:
     @property
     def device_assignments(self) -> tuple[int, ...]:
         """Position among the devices of each layer; empty without sharding."""
-        return self._stages
+        return self._shards.stages if self._shards else ()
 
     def compute_checkpoint_indices(
         self,
@@ -280,16 +276,17 @@ class TrainingMemoryManager:
         stage s runs microbatch m at clock s + m (Huang et al., 2019, GPipe). Draws then come in
         another order, and BatchNorm sees microbatches.
         """
-        layers = self._sharded_layers()
+        shards = self._sharded()
+        layers = shards.layers
         if torch.is_grad_enabled():
             self._choose_once(layers, x)
         pipelined = self.config.use_pipeline_parallelism
         pieces = list(x.chunk(self.config.micro_batch_count)) if pipelined else [x]
         self._pieces = [len(piece) for piece in pieces] if pipelined else []
-        for stage, run in self._clock(len(pieces)):
-            piece = self._transfer(pieces[run], stage)
+        for stage, run in shards.clock(len(pieces)):
+            piece = self._transfer(pieces[run], shards.device_of(stage))
             first = True
-            for index in self._layers_of(stage):
+            for index in shards.layers_of(stage):
                 retain = self._retain(layers[index], index)
                 if first and retain is Retain.NOTHING:
                     retain = Retain.INPUT  # a segment stays on one device
@@ -302,17 +299,17 @@ class TrainingMemoryManager:
 
     def sharded_backward(self, grad_output: Tensor) -> Tensor | None:
         """Walk backward through the devices, the way that `sharded_forward` came."""
-        layers = self._sharded_layers()
+        shards = self._sharded()
         pieces: list[Tensor | None] = [grad_output]
         if self._pieces:
             pieces = list(grad_output.split(self._pieces))
-        for stage, run in reversed(self._clock(len(pieces))):
+        for stage, run in reversed(shards.clock(len(pieces))):
             piece = pieces[run]
             if piece is not None:
-                piece = self._transfer(piece, stage)
-            for index in reversed(self._layers_of(stage)):
+                piece = self._transfer(piece, shards.device_of(stage))
+            for index in reversed(shards.layers_of(stage)):
                 if piece is not None:
-                    piece = self._backward(layers[index], piece, index, run)
+                    piece = self._backward(shards.layers[index], piece, index, run)
             pieces[run] = piece
         self._tape.clear()
         found = [piece for piece in pieces if piece is not None]
@@ -455,48 +452,21 @@ class TrainingMemoryManager:
         self._solved = key, choice
         return choice
 
-    def _sharded_layers(self) -> list[nn.Module]:
+    def _sharded(self) -> Shards:
         self._check_open()
-        if not self._stages or self._layers is None:
+        if self._shards is None:
             raise FxmemError(
                 "there is nothing sharded: give the manager its layers, and num_devices or devices "
                 "in the config."
             )
-        return self._layers
+        return self._shards
 
-    def _layers_of(self, stage: int) -> list[int]:
-        return [i for i, s in enumerate(self._visits()) if s == stage]
-
-    def _visits(self) -> list[int]:
-        """Number of the run of consecutive layers on one device that each layer belongs to."""
-        visits = [0]
-        for before, after in zip(self._stages, self._stages[1:], strict=False):
-            visits.append(visits[-1] + (after != before))
-        return visits
-
-    def _clock(self, runs: int) -> list[tuple[int, int]]:
-        """(stage, run) in the order of a pipeline that fills, then drains."""
-        stages = self._visits()[-1] + 1
-        return [
-            (t - m, m) for t in range(stages + runs) for m in range(runs) if 0 <= t - m < stages
-        ]
-
-    def _transfer(self, tensor: Tensor, visit: int) -> Tensor:
-        device = self._devices[self._stages[self._layers_of(visit)[0]]]
+    def _transfer(self, tensor: Tensor, device: torch.device) -> Tensor:
         moved = move(tensor, device)
         if self._statistics is not None:
             self._statistics.transfers += 1
             self._statistics.transferred_bytes += moved.nbytes
         return moved
-
-    def _warn_of_devices(self) -> None:
-        limit = self.config.max_memory_per_device
-        if limit is None or self._layers is None:
-            return
-        sizes = [layer_bytes(layer) for layer in self._layers]
-        for i, held in enumerate(stage_bytes(sizes, self._stages, self.config.num_devices)):
-            if held > self.config.memory_warning_threshold * limit:
-                log.warning("device %s is at %s", self._devices[i], describe(held, limit))
 
 
 def _key(layers: Sequence[nn.Module], x: Tensor) -> Hashable:

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Sequence
-from itertools import accumulate
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, pairwise
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +15,58 @@ from .budget import format_bytes
 from .errors import FxmemError, InfeasibleBudget
 from .manager_config import TrainingMemoryConfig
 from .solvers.partition import NoPartition, partition_chain
+
+log = logging.getLogger("fxmem")
+
+
+@dataclass(frozen=True)
+class Shards:
+    """Layers on their devices.
+
+    Attributes
+    ----------
+    layers : tuple of nn.Module
+    devices : tuple of torch.device
+    stages : tuple of int
+        Position among ``devices`` of each layer.
+    """
+
+    layers: tuple[nn.Module, ...]
+    devices: tuple[torch.device, ...]
+    stages: tuple[int, ...]
+
+    @classmethod
+    def place(cls, layers: Sequence[nn.Module], config: TrainingMemoryConfig) -> Shards:
+        """Assign layers and move them; warns of devices that are nearly full."""
+        devices, stages = devices_of(config), assign(layers, config)
+        for layer, stage in zip(layers, stages, strict=True):
+            layer.to(devices[stage])
+        limit = config.max_memory_per_device
+        if limit is not None:
+            sizes = [layer_bytes(layer) for layer in layers]
+            for i, held in enumerate(stage_bytes(sizes, stages, len(devices))):
+                if held > config.memory_warning_threshold * limit:
+                    log.warning("device %s is at %s", devices[i], describe(held, limit))
+        return cls(tuple(layers), devices, stages)
+
+    @cached_property
+    def visits(self) -> tuple[int, ...]:
+        """Number of the run of consecutive layers on one device that each layer belongs to."""
+        changes = [after != before for before, after in pairwise(self.stages)]
+        return tuple(accumulate(changes, initial=0))
+
+    def layers_of(self, visit: int) -> list[int]:
+        """Layers of one visit to a device."""
+        return [i for i, v in enumerate(self.visits) if v == visit]
+
+    def device_of(self, visit: int) -> torch.device:
+        """Where a visit takes place."""
+        return self.devices[self.stages[self.visits.index(visit)]]
+
+    def clock(self, runs: int) -> list[tuple[int, int]]:
+        """(visit, run) in the order of a pipeline that fills, then drains."""
+        count = self.visits[-1] + 1
+        return [(t - m, m) for t in range(count + runs) for m in range(runs) if 0 <= t - m < count]
 
 
 def layer_bytes(layer: nn.Module) -> int:
