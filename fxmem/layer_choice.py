@@ -79,7 +79,12 @@ def by_solver(
         if answer.sequence:
             choices.append(read(answer.sequence, count))
     least: int | None = None
-    ranked = sorted(dict.fromkeys(choices), key=lambda c: check(problem, sequence_of(c)))
+
+    def rank(choice: Sequence[Retain]) -> tuple[bool, int]:
+        seconds, predicted = check(problem, sequence_of(choice))
+        return predicted > 1.1 * budget, seconds  # those far over are tried last
+
+    ranked = sorted(dict.fromkeys(choices), key=rank)
     for choice in ranked:
         peak = peak_of(choice)
         if peak <= budget:
