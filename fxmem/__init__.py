@@ -12,12 +12,17 @@ from .errors import (
     TraceError,
     UnsupportedDevice,
 )
+from .estimate import MemorySavingsEstimate
+from .manager import TrainingMemoryManager
+from .manager_config import TrainingMemoryConfig
 from .measure import MeasuredStep, measure
 from .plan import Keep, Offload, Plan, Recompute
+from .pool import ActivationPool, PoolStats
 
 __version__ = "0.1.0"
 
 __all__ = [
+    "ActivationPool",
     "Budget",
     "BudgetSyntaxError",
     "Device",
@@ -26,12 +31,16 @@ __all__ = [
     "InfeasibleBudget",
     "Keep",
     "MeasuredStep",
+    "MemorySavingsEstimate",
     "Offload",
     "Plan",
     "PlanMismatch",
     "PoolError",
+    "PoolStats",
     "Recompute",
     "TraceError",
+    "TrainingMemoryConfig",
+    "TrainingMemoryManager",
     "UnsupportedDevice",
     "measure",
     "optimize",

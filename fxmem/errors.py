@@ -93,7 +93,7 @@ class PlanMismatch(FxmemError):
 
 
 class PoolError(FxmemError):
-    """The memory pool cannot hold what the plan placed in it."""
+    """The memory pool cannot hold what is asked of it, or a tensor is not its own to take back."""
 
 
 class UnsupportedDevice(FxmemError):
