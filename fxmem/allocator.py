@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch._C._profiler import _EventType  # as torch.profiler's own memory timeline reads
 from torch.profiler import ProfilerActivity, profile, record_function
 
 # Kineto, read at its first recording: it would print two lines to stderr for each.
@@ -40,16 +41,9 @@ def record(call: Callable[[], Any]) -> Recording:
     gc.collect()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
-    events = sorted(
-        (event.start_ns(), event.nbytes())
-        for event in recorded.profiler.kineto_results.events()
-        if event.name() == "[memory]"
-    )
-    live, timeline = 0, []
-    for moment, delta in events:
-        live += delta
-        timeline.append((moment - events[0][0], live))
-    return Recording(tuple(timeline))
+    events = _events(recorded)
+    start = min((e.start_time_ns for e in events if _is_memory(e)), default=0)
+    return Recording(tuple((moment - start, live) for moment, live in running_bytes(events)))
 
 
 def peak_of_calls(calls: Sequence[Callable[[], Any]], device: torch.device) -> list[int]:
@@ -60,27 +54,52 @@ def peak_of_calls(calls: Sequence[Callable[[], Any]], device: torch.device) -> l
         for call in calls:
             with record_function(_MARK):
                 call()
-    events = list(recorded.profiler.kineto_results.events())
-    spans = sorted(
-        (e.start_ns(), e.start_ns() + e.duration_ns()) for e in events if e.name() == _MARK
-    )
-    return [running_peak(events, start, end) for start, end in spans]
+    events = _events(recorded)
+    spans = sorted((e.start_time_ns, e.end_time_ns) for e in events if e.name == _MARK)
+    return [
+        max((live for _, live in running_bytes(events, start, end)), default=0)
+        for start, end in spans
+    ]
 
 
-def running_peak(events: Iterable[Any], since_ns: int = 0, until_ns: int | None = None) -> int:
-    """Largest running sum of the allocator's events among a profiler's, in a span of time."""
+def running_bytes(
+    events: Iterable[Any], since_ns: int = 0, until_ns: int | None = None
+) -> list[tuple[int, int]]:
+    """Time and running sum of the allocator's events of a span of time.
+
+    A block that was there before the span counts as held throughout. The profiler's own size of
+    it, when it is freed, may be that of another block which once had the same address.
+    """
     changes = sorted(
-        (event.start_ns(), event.nbytes())
-        for event in events
-        if event.name() == "[memory]"
-        and since_ns <= event.start_ns()
-        and (until_ns is None or event.start_ns() <= until_ns)
+        (e.start_time_ns, e.extra_fields.alloc_size, e.extra_fields.ptr)
+        for e in events
+        if _is_memory(e)
+        and since_ns <= e.start_time_ns
+        and (until_ns is None or e.start_time_ns <= until_ns)
     )
-    live = peak = 0
-    for _, change in changes:
-        live += change
-        peak = max(peak, live)
-    return peak
+    size_at: dict[int, int] = {}
+    live, after = 0, []
+    for moment, change, address in changes:
+        if change > 0:
+            size_at[address] = change
+        live += change if change > 0 else -size_at.pop(address, 0)
+        after.append((moment, live))
+    return after
+
+
+def _events(recorded: Any) -> list[Any]:
+    """All events of a recording; only these carry the addresses of the allocator's."""
+    found: list[Any] = []
+    pending = list(recorded.profiler.kineto_results.experimental_event_tree())
+    while pending:
+        event = pending.pop()
+        pending.extend(event.children)
+        found.append(event)
+    return found
+
+
+def _is_memory(event: Any) -> bool:
+    return event.tag == _EventType.Allocation
 
 
 def _cuda_peak(call: Callable[[], Any], device: torch.device) -> int:

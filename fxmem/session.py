@@ -17,6 +17,7 @@ from torch._dynamo.backends.common import aot_autograd  # stable from 2.11 to 2.
 from . import inductor
 from .compile import boxed
 from .errors import BudgetWarning
+from .passes.layout import lay_out_gradients
 from .pipeline import Options, PlannedStep, plan_step
 from .plan import Plan
 from .runtime.prove import proved_peak
@@ -64,13 +65,15 @@ class Session:
     def backend(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Dynamo's backend: what it captured goes through AOTAutograd into our pipeline."""
         resident_bytes = self.residents(example_inputs)
+        leaves = {i for i, v in enumerate(example_inputs) if _accumulates(v)}
         planned: list[PlannedStep] = []
 
         def partition(
             joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_more: Any
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
             options = replace(self.options, reserve_bytes=self.reserve_bytes)
-            step = plan_step(joint, num_fwd_outputs, resident_bytes, options)
+            laid_out = lay_out_gradients(joint, leaves)
+            step = plan_step(laid_out, num_fwd_outputs, resident_bytes, options)
             planned.append(step)
             self.steps.append(step)
             self.current = step
@@ -159,6 +162,11 @@ class Session:
 
 class OverBudget(Exception):
     """The rehearsal of a plan measured over its budget; never leaves fxmem."""
+
+
+def _accumulates(value: Any) -> bool:
+    """Is this a leaf whose gradient autograd keeps?"""
+    return isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
 
 
 def _value(node: Any) -> Any:

@@ -44,6 +44,20 @@ def test_peaks_of_calls_are_apart() -> None:
     assert peak_of_calls(calls, cpu) == [7000, 2000, 9000]
 
 
+def test_blocks_from_before_do_not_lower_the_peak() -> None:
+    """Those of an earlier recording, freed by the garbage collector, say: their size is known."""
+    held: list[Tensor] = []
+    record(lambda: held.extend(tensors(9 * KB)))
+
+    def call() -> None:
+        held.clear()
+        tensors(4 * KB)
+
+    assert record(call).peak == 4000
+    cpu = torch.device("cpu")
+    assert peak_of_calls([lambda: held.extend(tensors(9 * KB)), call], cpu) == [9000, 4000]
+
+
 class Known(nn.Module):
     """Its peak can be counted by hand."""
 

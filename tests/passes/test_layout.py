@@ -1,0 +1,116 @@
+"""Gradients leave the graph as autograd keeps them, so that it copies none behind the plan."""
+
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import fxmem
+from fxmem.allocator import record
+from tests.steps import equal
+
+
+class Transposed(nn.Module):
+    """A dense weight whose memory is in another order than its dimensions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(512, 256).t())
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x @ self.weight
+
+
+class Sparse(nn.Module):
+    """A weight with gaps in its memory: autograd wants its gradient contiguous."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(256, 1024)[:, ::2])
+
+    def forward(self, x: Tensor) -> Tensor:
+        return (self.weight.t() @ x.t()).t()
+
+
+class Expanded(nn.Module):
+    """A weight whose gradient is one number."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.randn(256, 512))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x * self.weight.sum()
+
+
+def _last(x: Tensor) -> Tensor:
+    return x.to(memory_format=torch.channels_last)
+
+
+MODULES = {
+    "convolution": lambda: (nn.Conv2d(64, 128, 3), _last(torch.randn(1, 64, 8, 8))),
+    "of channels last": lambda: (_last(nn.Conv2d(64, 128, 3)), torch.randn(1, 64, 8, 8)),
+    "transposed convolution": lambda: (
+        nn.ConvTranspose2d(64, 128, 3),
+        _last(torch.randn(1, 64, 8, 8)),
+    ),
+    "pointwise": lambda: (nn.Conv2d(256, 256, 1), _last(torch.randn(1, 256, 8, 8))),
+    "line": lambda: (nn.Conv1d(64, 128, 3), torch.randn(1, 8, 64).transpose(1, 2)),
+    "transposed": lambda: (Transposed(), torch.randn(4, 256)),
+    "expanded": lambda: (Expanded(), torch.randn(4, 256)),
+    "sparse": lambda: (Sparse(), torch.randn(4, 256)),
+}
+
+
+class Loss(nn.Module):
+    """Its gradients, all there at the end, are the peak."""
+
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+        self.early = nn.Parameter(torch.randn(1_000_000))
+
+    def forward(self, x: Tensor) -> Tensor:
+        first = self.early.square().sum()
+        return first + self.inner(x).square().sum()
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_gradient_is_copied_beyond_the_plan(name: str) -> None:
+    torch.manual_seed(0)
+    inner, x = MODULES[name]()
+    module = Loss(inner)
+    eager = copy.deepcopy(module)
+    eager(x).backward()
+    fitted = fxmem.optimize(module, None)
+    fitted(x).backward()
+    for found, wanted in zip(module.parameters(), eager.parameters(), strict=True):
+        assert equal(found.grad, wanted.grad)
+        assert _strides(found.grad) == _strides(wanted.grad)
+    module.zero_grad()
+    peak = record(lambda: fitted(x).backward()).peak
+    plan = fitted.plan
+    assert peak == pytest.approx(plan.peak_bytes - plan.resident_bytes, rel=0.005)
+
+
+def test_an_input_that_is_no_leaf_gets_its_gradient_as_it_comes() -> None:
+    """Autograd hands it on; a copy could change which kernel is chosen further up."""
+    torch.manual_seed(0)
+    module = nn.Conv2d(8, 16, 3)
+    leaf = torch.randn(1, 8, 8, 8, requires_grad=True)
+    seen = []
+    for call in (copy.deepcopy(module), fxmem.optimize(module, None)):
+        x = leaf * 2
+        x.register_hook(lambda g: seen.append(g.stride()))
+        call(_last(x)).sum().backward()
+        (out,) = torch.autograd.grad(call(_last(leaf * 2)).sum(), leaf)
+        seen.append(out)
+    assert seen[0] == seen[2]
+    assert torch.equal(seen[1], seen[3])
+
+
+def _strides(value: Tensor) -> list[int]:
+    return [s for s, size in zip(value.stride(), value.shape, strict=True) if size > 1]
