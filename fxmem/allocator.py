@@ -12,6 +12,8 @@ import torch
 from torch._C._profiler import _EventType  # as torch.profiler's own memory timeline reads
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from .runtime.arena import trim_all
+
 # Kineto, read at its first recording: it would print two lines to stderr for each.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
@@ -37,8 +39,12 @@ class Recording:
 
 
 def record(call: Callable[[], Any]) -> Recording:
-    """Run ``call`` once and sum the CPU allocator's events while it runs."""
+    """Run ``call`` once and sum the CPU allocator's events while it runs.
+
+    Idle arenas give their memory back first, so that what the call needs of it counts.
+    """
     gc.collect()
+    trim_all()
     with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
         call()
     events = _events(recorded)

@@ -63,6 +63,9 @@ def optimize(
         A name from ``fxmem.solvers.remat.SOLVERS``.
     backend : {"eager", "inductor"}
         Run our graphs operator by operator, or compile them further.
+    pool : bool
+        Write over inputs that die, and take the step's memory from one arena, at offsets
+        chosen ahead of time.
     time_limit : float
         Seconds for the solver.
     costs : "measured" or CostTable
@@ -99,6 +102,7 @@ def optimize(
         time_limit=time_limit,
         # Inductor chooses by itself what to write over.
         reuse=pool and backend != "inductor",
+        pool=pool,
         seed=seed,
         progress=progress,
     )

@@ -21,7 +21,9 @@ _OVERSIZED = {
 }
 
 
-def boxed(module: fx.GraphModule) -> Callable[[list[Any]], tuple[Any, ...]]:
+def boxed(
+    module: fx.GraphModule, mark: Callable[[int], None] | None = None
+) -> Callable[[list[Any]], tuple[Any, ...]]:
     """Compile ``module`` to a function of one list, which it empties.
 
     The list is emptied so that an argument can be freed after its last use, as every other
@@ -31,8 +33,10 @@ def boxed(module: fx.GraphModule) -> Callable[[list[Any]], tuple[Any, ...]]:
     ----------
     module : fx.GraphModule
         Its graph may hold placeholders, ``get_attr``, ``call_function`` and one output.
+    mark : callable, optional
+        Called with the position of each node before it runs.
     """
-    source, names = _write(module)
+    source, names = _write(module, mark)
     code = compile(source, f"<fxmem {module.graph.output_node().name} {id(module)}>", "exec")
     exec(code, names)
     function = names["step"]
@@ -41,7 +45,9 @@ def boxed(module: fx.GraphModule) -> Callable[[list[Any]], tuple[Any, ...]]:
     return function
 
 
-def _write(module: fx.GraphModule) -> tuple[str, dict[str, Any]]:
+def _write(
+    module: fx.GraphModule, mark: Callable[[int], None] | None
+) -> tuple[str, dict[str, Any]]:
     graph = module.graph
     last_use = last_uses(graph)
     names: dict[str, Any] = {"inf": float("inf"), "nan": float("nan"), "torch": torch}
@@ -53,8 +59,10 @@ def _write(module: fx.GraphModule) -> tuple[str, dict[str, Any]]:
     unused = [n.name for n in graph.nodes if n.op == "placeholder" and not n.users]
     if unused:
         lines.append(f"    {' = '.join(unused)} = None")
-    for node in graph.nodes:
+    for position, node in enumerate(graph.nodes):
         if node.op == "call_function":
+            if mark is not None:
+                lines.append(f"    {_bind(mark, names, 'mark')}({position})")
             lines.append(f"    {node.name} = {_call(node, names)}")
         elif node.op == "get_attr":
             names[node.name] = _attribute(module, str(node.target))

@@ -19,6 +19,7 @@ from .passes.reuse import reuse
 from .passes.split import SplitStep, split
 from .passes.verify import verify_layout, verify_split
 from .plan import Decision, Keep, Plan, Recompute
+from .runtime.arena import StepArena
 from .runtime.random import replay as replay_draw
 from .scheduling import find_schedule
 from .simulate import Simulation, simulate
@@ -40,6 +41,8 @@ class Options:
         Seconds for the solver.
     reuse : bool
         May operators overwrite inputs that die at them?
+    pool : bool
+        Does the step's memory come from one arena, where that can be had?
     seed : int
     reserve_bytes : int
         Kept free of the budget, from what an earlier step measured over its plan.
@@ -52,6 +55,7 @@ class Options:
     solver: str = "auto"
     time_limit: float = 30.0
     reuse: bool = True
+    pool: bool = True
     seed: int = 0
     reserve_bytes: int = 0
     progress: Callable[[str, Mapping[str, Any]], None] | None = None
@@ -74,6 +78,7 @@ class PlannedStep:
     tangents: tuple[torch.Tensor, ...]
     measured: int | None = None
     run_backward: Callable[[list[Any]], Any] | None = None
+    arena: StepArena | None = None
 
 
 def plan_step(

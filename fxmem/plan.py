@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, fields
 from pathlib import Path
 from typing import Any
 
+from .arena_plan import ArenaPlan
 from .budget import format_bytes
 from .errors import PlanMismatch
 
@@ -112,8 +113,8 @@ class Plan:
     seed : int
     stages : tuple
         Cut points over several devices; empty on one.
-    pool : mapping or None
-        Arena bytes and offsets, when the step runs in one arena.
+    pool : ArenaPlan or None
+        Offsets of what the step asks for, when it runs in one arena.
     """
 
     budget_bytes: int | None
@@ -132,7 +133,7 @@ class Plan:
     graph_hash: str
     seed: int = 0
     stages: tuple[Any, ...] = ()
-    pool: Mapping[str, Any] | None = None
+    pool: ArenaPlan | None = None
     version: int = field(default=PLAN_VERSION)
 
     @property
@@ -152,6 +153,12 @@ class Plan:
         kept_bytes = sum(self.value_bytes[n] for n in kept)
         again_bytes = sum(self.value_bytes[n] for n in again)
         limit = "none" if self.budget_bytes is None else format_bytes(self.budget_bytes)
+        arena = "none"
+        if self.pool is not None:
+            arena = (
+                f"{format_bytes(self.pool.arena_bytes)}, {self.pool.ratio:.3f} of what lives at "
+                f"once; {self.pool.share:.1%} of the bytes asked for"
+            )
         return "\n".join(
             (
                 f"budget      {limit}",
@@ -163,6 +170,7 @@ class Plan:
                 f"{sum(again.values())} runs",
                 f"time        {self.seconds * 1e3:.1f} ms predicted, {self.overhead:+.1%} "
                 f"over {self.baseline_seconds * 1e3:.1f} ms",
+                f"arena       {arena}",
                 f"quality     {self.status} by {self.solver}, at most {self.gap:.2%} "
                 f"above the bound",
             )
@@ -174,7 +182,9 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
-        row = asdict(self)
+        row = {f.name: getattr(self, f.name) for f in fields(self)}
+        row["value_bytes"] = dict(self.value_bytes)
+        row["pool"] = self.pool.to_row() if self.pool else None
         row["decisions"] = {name: _to_row(d) for name, d in self.decisions.items()}
         row["timeline"] = [list(asdict(m).values()) for m in self.timeline]
         Path(path).write_text(json.dumps(row, indent=1))
@@ -198,6 +208,7 @@ class Plan:
             row["decisions"] = {n: _from_row(d) for n, d in row["decisions"].items()}
             row["sequence"] = tuple(row["sequence"])
             row["stages"] = tuple(row["stages"])
+            row["pool"] = ArenaPlan.from_row(row["pool"]) if row.get("pool") else None
             row["timeline"] = tuple(
                 Moment(n, p, r, s, t, tuple(h)) for n, p, r, s, t, h in row["timeline"]
             )

@@ -13,14 +13,20 @@ import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 import torch.fx as fx
 from torch._dynamo.backends.common import aot_autograd  # stable from 2.11 to 2.15
+from torch._guards import TracingContext
 
 from . import inductor
+from .arena_plan import plan_arena
 from .compile import boxed
 from .errors import BudgetWarning
 from .passes.layout import lay_out_gradients
 from .pipeline import Options, PlannedStep, plan_step
 from .plan import Plan
-from .runtime.prove import proved_peak
+from .runtime.arena import StepArena
+from .runtime.native import Native
+from .runtime.native import load as load_native
+from .runtime.prove import Boxed, Proof, prove
+from .storages import tensor_bytes
 
 log = logging.getLogger("fxmem")
 
@@ -80,11 +86,11 @@ class Session:
             return step.graphs.forward, step.graphs.backward
 
         def forward(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
+            _allow_retained_graphs()
             return self._forward(module, self._run(module, inputs), planned[-1])
 
         def backward(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
-            planned[-1].run_backward = self._run(module, inputs, is_backward=True)
-            return planned[-1].run_backward
+            return self._backward(self._run(module, inputs, is_backward=True), planned[-1])
 
         compiler = aot_autograd(
             fw_compiler=forward,
@@ -121,25 +127,105 @@ class Session:
                 self._prove(step, run, args)
             if self.rehearsing:
                 return _stand_ins(shapes, args, step.written_inputs)
-            return run(args)
+            self._make_room(step)
+            return step.arena.forward(run, args) if step.arena else run(args)
 
         forward._boxed_call = True  # type: ignore[attr-defined]
         return forward
 
+    def _backward(self, run: Callable[..., Any], step: PlannedStep) -> Callable[..., Any]:
+        step.run_backward = run
+
+        def backward(args: list[Any]) -> Any:
+            return step.arena.backward(run, args) if step.arena else run(args)
+
+        backward._boxed_call = True  # type: ignore[attr-defined]
+        return backward
+
+    def _make_room(self, step: PlannedStep) -> None:
+        """Idle arenas of steps with other shapes are no part of this step's plan."""
+        if step.plan.budget_bytes is not None:
+            for other in self.steps:
+                if other is not step and other.arena is not None:
+                    other.arena.trim()
+
     def _prove(self, step: PlannedStep, forward: Callable[..., Any], args: list[Any]) -> None:
         """Run the step's graphs once, without effects, before the first real step."""
-        peak = proved_peak(
-            forward,
-            step.run_backward or boxed(step.graphs.backward),
+        self._make_room(step)
+        native = load_native() if self._pools(step) else None
+        runs, operators = (forward, _run_backward(step)), ["forward", "backward"]
+        if native is not None:
+            runs, operators = self._marked(step, runs, native)
+        proof = self._run_once(step, runs, args, native)
+        self.learn(step, proof.peak_bytes)
+        if self.stale:
+            raise OverBudget
+        if native is not None and proof.events is not None:
+            self._place(step, forward, args, proof, operators, native)
+
+    def _pools(self, step: PlannedStep) -> bool:
+        return self.options.pool and step.device.type == "cpu"
+
+    def _marked(
+        self, step: PlannedStep, runs: tuple[Boxed, Boxed], native: Native
+    ) -> tuple[tuple[Boxed, Boxed], list[str]]:
+        """Both graphs so that they tell the recording which operator runs, and its names."""
+        if self.uses_inductor:
+            marked = [_after(native, number, run) for number, run in enumerate(runs)]
+            return (marked[0], marked[1]), ["forward", "backward"]
+        first, second = (list(g.graph.nodes) for g in (step.graphs.forward, step.graphs.backward))
+        names = [str(n.meta.get("of", n.name)) for n in (*first, *second)]
+        forward = boxed(step.graphs.forward, native.mark)
+        backward = boxed(step.graphs.backward, lambda i: native.mark(len(first) + i))
+        return (forward, backward), names
+
+    def _run_once(
+        self, step: PlannedStep, runs: tuple[Boxed, Boxed], args: list[Any], native: Native | None
+    ) -> Proof:
+        return prove(
+            *runs,
             args,
             step.forward_outputs,
             len(step.written_inputs),
             step.tangents,
             step.device,
+            native,
         )
-        self.learn(step, peak)
-        if self.stale:
-            raise OverBudget
+
+    def _place(
+        self,
+        step: PlannedStep,
+        forward: Boxed,
+        args: list[Any],
+        proof: Proof,
+        operators: list[str],
+        native: Native,
+    ) -> None:
+        """Give the step an arena, if the budget holds with it: proved by another run."""
+        plan = step.plan
+        resident, room = plan.resident_bytes, None
+        tangents = sum(tensor_bytes(t) for t in step.tangents)
+        assert proof.events is not None
+        pool = plan_arena(proof.events, proof.turn, operators, tangents)
+        if pool is None:
+            return
+        if plan.budget_bytes is not None:
+            limit = plan.budget_bytes - resident
+            if pool.peak_bytes > limit:
+                over = pool.peak_bytes - limit
+                log.info("the arena takes %d bytes more than the budget: it is not used", over)
+                return
+            room = limit - pool.arena_bytes - pool.outside_bytes
+        arena = StepArena(pool, native, room)
+        backward = _run_backward(step)
+        runs = (lambda a: arena.forward(forward, a), lambda a: arena.backward(backward, a))
+        peak = self._run_once(step, runs, args, None).peak_bytes
+        if plan.budget_bytes is not None and resident + peak > plan.budget_bytes:
+            log.info("with the arena %d bytes were measured: it is not used", resident + peak)
+            return
+        step.arena = arena
+        step.plan = replace(plan, pool=pool, peak_bytes=resident + pool.peak_bytes)
+        step.measured = resident + peak
 
     def learn(self, step: PlannedStep, peak_above_start: int) -> None:
         """Compare a measured step with its plan; over budget means a new plan."""
@@ -160,8 +246,31 @@ class Session:
             )
 
 
+def _run_backward(step: PlannedStep) -> Boxed:
+    return step.run_backward or boxed(step.graphs.backward)
+
+
+def _after(native: Native, mark: int, run: Boxed) -> Boxed:
+    def marked(args: list[Any]) -> Any:
+        native.mark(mark)
+        return run(args)
+
+    return marked
+
+
 class OverBudget(Exception):
     """The rehearsal of a plan measured over its budget; never leaves fxmem."""
+
+
+def _allow_retained_graphs() -> None:
+    """Nothing is donated here, which AOTAutograd must be told in so many words.
+
+    With donated buffers off while it compiles it leaves the list of them unset, and takes that
+    for "some" when a graph is retained later (read in 2.13, `runtime_wrappers.py`).
+    """
+    context = TracingContext.try_get()
+    if context is not None and context.fw_metadata is not None:
+        context.fw_metadata.bw_donated_idxs = []
 
 
 def _accumulates(value: Any) -> bool:

@@ -108,6 +108,22 @@ def test_retain_graph_twice_gives_the_same_gradients(schedule_by) -> None:
             assert all(map(equal, once, twice)), name
 
 
+def test_a_graph_may_be_retained_after_others_were_not() -> None:
+    case = make("mlp")
+    eager = copy.deepcopy(case.module)
+    fitted = fxmem.optimize(case.module, None)
+    for order in ((False, True), (True, False)):
+        results = []
+        for module, call in ((eager, eager), (case.module, fitted)):
+            parameters, found = list(module.parameters()), []
+            for retain in order:
+                loss = call(*case.args)
+                for again in (retain, False)[: 1 + retain]:
+                    found += torch.autograd.grad(loss, parameters, retain_graph=again)
+            results.append(found)
+        assert all(map(equal, *results))
+
+
 def test_two_forwards_before_either_backward(schedule_by) -> None:
     schedule_by(SCHEDULES["wild"])
     case, other = make("transformer"), make("transformer", seed=1)

@@ -10,6 +10,7 @@ import pytest
 
 import fxmem
 from fxmem import Keep, Offload, Plan, PlanMismatch, Recompute
+from fxmem.arena_plan import ArenaPlan, Request
 from fxmem.plan import CATEGORIES, PLAN_VERSION, Moment
 from tests.modules import make
 
@@ -53,6 +54,20 @@ def test_moments() -> None:
     assert len(CATEGORIES) == len(plan.timeline[0].held)
 
 
+POOL = ArenaPlan(
+    (
+        Request("a", "forward", 300, 0, 2, 0),
+        Request("b", "forward", 100, 1, 4, None),
+        Request("c", "backward", 100, 3, 4, 0),
+    ),
+    arena_bytes=300,
+    live_bytes=300,
+    segment_bytes=64,
+    peak_bytes=400,
+    outside_bytes=100,
+)
+
+
 def test_summary() -> None:
     assert small().summary().splitlines() == [
         "budget      2.0 KiB",
@@ -61,13 +76,18 @@ def test_summary() -> None:
         "kept        1 values, 2.0 KiB",
         "recomputed  1 values, 1.0 KiB, 2 runs",
         "time        1200.0 ms predicted, +20.0% over 1000.0 ms",
+        "arena       none",
         "quality     feasible by auto, at most 9.09% above the bound",
     ]
+    assert (
+        "arena       300 B, 1.000 of what lives at once; 80.0% of the bytes asked for"
+        in small(pool=POOL).summary().splitlines()
+    )
     assert small(budget_bytes=None).summary().startswith("budget      none\n")
 
 
 def test_round_trip(tmp_path: Path) -> None:
-    for plan in (small(), small(budget_bytes=None, pool={"arena": 5}, seed=3)):
+    for plan in (small(), small(budget_bytes=None, pool=POOL, seed=3)):
         plan.save(tmp_path / "plan.json")
         assert Plan.load(tmp_path / "plan.json") == plan
 

@@ -84,7 +84,11 @@ def test_overwritten() -> None:
 def test_timeline_of_a_plan(name: str) -> None:
     case = make(name)
     plan = fxmem.optimize(case.module, 0.97, case.args, time_limit=0.3).plan
-    assert max(m.live_bytes for m in plan.timeline) == plan.peak_bytes
+    peak = max(m.live_bytes for m in plan.timeline)
+    if plan.pool is None:
+        assert peak == plan.peak_bytes
+    else:  # the arena may be a little larger than what lives in it
+        assert peak <= plan.peak_bytes <= plan.budget_bytes
     assert {m.held[0] for m in plan.timeline} == {plan.resident_bytes}
     assert min(min(m.held) for m in plan.timeline) >= 0
     phases = [m.phase for m in plan.timeline]

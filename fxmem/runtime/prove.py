@@ -7,16 +7,39 @@ buffer or gradient, and the random generators are put back.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from torch.utils._python_dispatch import _disable_current_modes  # there in 2.11 to 2.15
 
 from ..allocator import peak_of_calls
+from .native import Native
 
 Boxed = Callable[[list[Any]], Any]
 
 
-def proved_peak(
+@dataclass(frozen=True)
+class Proof:
+    """What the allocator told of one run.
+
+    Attributes
+    ----------
+    peak_bytes : int
+        Most held above what was there at the start.
+    events : array or None
+        Allocator events, as `runtime.native` records them, until the gradients are there.
+    turn : int
+        How many of the events belong to the forward part.
+    """
+
+    peak_bytes: int
+    events: np.ndarray | None = None
+    turn: int = 0
+
+
+def prove(
     forward: Boxed,
     backward: Boxed,
     args: Sequence[Any],
@@ -24,8 +47,9 @@ def proved_peak(
     written_back: int,
     tangents: Sequence[torch.Tensor],
     device: torch.device,
-) -> int:
-    """Peak bytes of forward and backward above what is held at their start.
+    native: Native | None = None,
+) -> Proof:
+    """Run forward and backward once.
 
     Parameters
     ----------
@@ -39,19 +63,38 @@ def proved_peak(
         How many of those, at the front, are copied into inputs and freed before backward.
     tangents : sequence of torch.Tensor
         Fake tensors of the shapes of the gradients that backward starts from.
+    native : Native, optional
+        Records the events; ``forward`` and ``backward`` are then to set its marks.
     """
+    seen: list[np.ndarray] = []
+
+    def run(function: Boxed, arguments: list[Any]) -> Any:
+        try:
+            return function(arguments)
+        finally:
+            if native is not None:
+                native.mark(-1)
 
     def step() -> None:
-        made = list(forward(list(args)))
+        if native is not None:
+            native.record(1)
+        made = list(run(forward, list(args)))
         held, saved = made[written_back:forward_outputs], made[forward_outputs:]
         made.clear()
+        if native is not None:
+            seen.append(native.recorded())
         starts = [torch.ones(t.shape, dtype=t.dtype, device=t.device) for t in tangents]
         arguments = [*saved, *starts]
         saved.clear()
-        backward(arguments)
+        gradients = run(backward, arguments)
+        if native is not None:
+            seen.append(native.recorded())
+            native.record(0)
         held.clear()
+        del gradients
 
     devices = [device] if device.type == "cuda" else []
-    with torch.random.fork_rng(devices=devices), torch.no_grad():
+    # The first call may come from within a trace, whose modes would allocate beside the step.
+    with _disable_current_modes(), torch.random.fork_rng(devices=devices), torch.no_grad():
         (peak,) = peak_of_calls([step], device)
-    return peak
+    return Proof(peak, seen[1], len(seen[0])) if seen else Proof(peak)
