@@ -225,7 +225,7 @@ class Plan:
         render_graph(self, path)
 
     def plot(self, path: str | Path, kind: str = "memory") -> None:
-        """Draw memory over time."""
+        """Draw memory over time, or (``kind="pool"``) where each block lies in the arena."""
         from .visualize import plot_plan
 
         plot_plan(self, path, kind=kind)

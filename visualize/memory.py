@@ -12,12 +12,13 @@ from fxmem.measure import MeasuredStep
 from fxmem.plan import CATEGORIES, Moment, Plan
 
 from .canvas import FAINT, INK, canvas, draw_budget, label_point, save, unit_of
+from .pool import plot_pool
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
-KINDS = ("memory",)
+KINDS = ("memory", "pool")
 
 # Okabe and Ito's palette, told apart with any colour vision (jfly.uni-koeln.de/color).
 COLOURS = {
@@ -45,7 +46,7 @@ _HEADROOM = 1.22  # of the highest value; labels of peaks stand in it
 
 
 def plot_plan(plan: Plan, path: str | Path, kind: str = "memory") -> None:
-    """Draw the predicted memory of a plan over the time of one step.
+    """Draw the predicted memory of a plan over the time of one step, or its arena.
 
     Areas are stacked by `fxmem.plan.CATEGORIES`; the legend gives each one's bytes at the peak.
 
@@ -54,13 +55,16 @@ def plot_plan(plan: Plan, path: str | Path, kind: str = "memory") -> None:
     plan : Plan
     path : str or Path
         Ends in ``.svg``, ``.png`` or ``.pdf``.
-    kind : {"memory"}
+    kind : {"memory", "pool"}
 
     Raises
     ------
     FxmemError
-        matplotlib is not installed, or the kind or the suffix is not known.
+        matplotlib is not installed, the kind or the suffix is not known, or there is no arena.
     """
+    if kind == "pool":
+        plot_pool(plan, path)
+        return
     if kind not in KINDS:
         raise FxmemError(f"kind={kind!r} is not known; give {' or '.join(map(repr, KINDS))}.")
     save(path, lambda: draw_plan(plan))
