@@ -14,7 +14,7 @@ from .allocator import record
 from .errors import FxmemError, TraceError
 from .plan import Plan
 from .report import Report
-from .session import OverBudget, Session
+from .session import PlanAnew, Session
 
 # A plan that measures over budget is made anew with the excess held back; twice is rare.
 _MOST_PLANS = 4
@@ -69,7 +69,7 @@ class FittedModule(OptimizedModule):
             self._choose_context()
             try:
                 return self._call(*args, **kwargs)
-            except OverBudget:
+            except PlanAnew:
                 continue
         raise FxmemError(
             f"the step measured over budget with {_MOST_PLANS} plans in a row; the allocator "
@@ -82,7 +82,7 @@ class FittedModule(OptimizedModule):
             with dynamo_config.patch(recompile_limit=limit, accumulated_recompile_limit=limit):
                 return super().__call__(*args, **kwargs)
         except dynamo_exc.BackendCompilerFailed as error:
-            if isinstance(error.inner_exception, FxmemError | OverBudget):
+            if isinstance(error.inner_exception, FxmemError | PlanAnew):
                 raise error.inner_exception.with_traceback(None) from None
             raise
         except dynamo_exc.TorchDynamoException as error:

@@ -16,19 +16,20 @@ from torch._dynamo.backends.common import aot_autograd  # stable from 2.11 to 2.
 from torch._guards import TracingContext
 
 from . import inductor
-from .arena_plan import plan_arena
 from .compile import boxed
-from .errors import BudgetWarning
+from .errors import BudgetWarning, InfeasibleBudget
 from .passes.layout import lay_out_gradients
 from .pipeline import Options, PlannedStep, plan_step
+from .placement import place_step, prove_step
 from .plan import Plan
-from .runtime.arena import StepArena
-from .runtime.native import Native
 from .runtime.native import load as load_native
-from .runtime.prove import Boxed, Proof, prove
-from .storages import tensor_bytes
+from .runtime.prove import Boxed
+from .scheduling import CLOSE
 
 log = logging.getLogger("fxmem")
+
+# Share of the budget that may be spared so that an arena fits it.
+_MOST_SPARED = 0.03
 
 
 @dataclass
@@ -46,6 +47,12 @@ class Session:
         Is each plan run once, without effects, before it is trusted?
     steps : list of PlannedStep
         One for each set of input shapes, newest last.
+    reserve_bytes, spare_bytes : int
+        Kept free of the budget: what a step measured over its plan, and for the arena.
+    spares : int
+        How often more may be spared.
+    bounds : dict
+        Graph hash -> lower bound of the time, in seconds, with nothing spared.
     """
 
     options: Options
@@ -57,6 +64,9 @@ class Session:
     rehearsing: bool = False
     reserve_bytes: int = 0
     stale: bool = False
+    spare_bytes: int = 0
+    spares: int = 2
+    bounds: dict[str, float] = field(default_factory=dict)
 
     @property
     def uses_inductor(self) -> bool:
@@ -77,9 +87,8 @@ class Session:
         def partition(
             joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_more: Any
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
-            options = replace(self.options, reserve_bytes=self.reserve_bytes)
             laid_out = lay_out_gradients(joint, leaves)
-            step = plan_step(laid_out, num_fwd_outputs, resident_bytes, options)
+            step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
             planned.append(step)
             self.steps.append(step)
             self.current = step
@@ -149,83 +158,61 @@ class Session:
                 if other is not step and other.arena is not None:
                     other.arena.trim()
 
-    def _prove(self, step: PlannedStep, forward: Callable[..., Any], args: list[Any]) -> None:
+    def _prove(self, step: PlannedStep, forward: Boxed, args: list[Any]) -> None:
         """Run the step's graphs once, without effects, before the first real step."""
         self._make_room(step)
-        native = load_native() if self._pools(step) else None
-        runs, operators = (forward, _run_backward(step)), ["forward", "backward"]
-        if native is not None:
-            runs, operators = self._marked(step, runs, native)
-        proof = self._run_once(step, runs, args, native)
-        self.learn(step, proof.peak_bytes)
+        pools = self.options.pool and step.device.type == "cpu"
+        native = load_native() if pools else None
+        recorded = prove_step(step, forward, args, native, by_operator=not self.uses_inductor)
+        self.learn(step, recorded.proof.peak_bytes)
         if self.stale:
-            raise OverBudget
-        if native is not None and proof.events is not None:
-            self._place(step, forward, args, proof, operators, native)
-
-    def _pools(self, step: PlannedStep) -> bool:
-        return self.options.pool and step.device.type == "cpu"
-
-    def _marked(
-        self, step: PlannedStep, runs: tuple[Boxed, Boxed], native: Native
-    ) -> tuple[tuple[Boxed, Boxed], list[str]]:
-        """Both graphs so that they tell the recording which operator runs, and its names."""
-        if self.uses_inductor:
-            marked = [_after(native, number, run) for number, run in enumerate(runs)]
-            return (marked[0], marked[1]), ["forward", "backward"]
-        first, second = (list(g.graph.nodes) for g in (step.graphs.forward, step.graphs.backward))
-        names = [str(n.meta.get("of", n.name)) for n in (*first, *second)]
-        forward = boxed(step.graphs.forward, native.mark)
-        backward = boxed(step.graphs.backward, lambda i: native.mark(len(first) + i))
-        return (forward, backward), names
-
-    def _run_once(
-        self, step: PlannedStep, runs: tuple[Boxed, Boxed], args: list[Any], native: Native | None
-    ) -> Proof:
-        return prove(
-            *runs,
-            args,
-            step.forward_outputs,
-            len(step.written_inputs),
-            step.tangents,
-            step.device,
-            native,
-        )
-
-    def _place(
-        self,
-        step: PlannedStep,
-        forward: Boxed,
-        args: list[Any],
-        proof: Proof,
-        operators: list[str],
-        native: Native,
-    ) -> None:
-        """Give the step an arena, if the budget holds with it: proved by another run."""
-        plan = step.plan
-        resident, room = plan.resident_bytes, None
-        tangents = sum(tensor_bytes(t) for t in step.tangents)
-        assert proof.events is not None
-        pool = plan_arena(proof.events, proof.turn, operators, tangents)
-        if pool is None:
+            raise PlanAnew
+        if native is None:
             return
-        if plan.budget_bytes is not None:
-            limit = plan.budget_bytes - resident
-            if pool.peak_bytes > limit:
-                over = pool.peak_bytes - limit
-                log.info("the arena takes %d bytes more than the budget: it is not used", over)
-                return
-            room = limit - pool.arena_bytes - pool.outside_bytes
-        arena = StepArena(pool, native, room)
-        backward = _run_backward(step)
-        runs = (lambda a: arena.forward(forward, a), lambda a: arena.backward(backward, a))
-        peak = self._run_once(step, runs, args, None).peak_bytes
-        if plan.budget_bytes is not None and resident + peak > plan.budget_bytes:
-            log.info("with the arena %d bytes were measured: it is not used", resident + peak)
-            return
-        step.arena = arena
-        step.plan = replace(plan, pool=pool, peak_bytes=resident + pool.peak_bytes)
-        step.measured = resident + peak
+        over = place_step(step, forward, args, recorded, native)
+        if over and self._spare_more(over, step):
+            self.steps.remove(step)
+            self.stale = True
+            raise PlanAnew
+
+    def _spare_more(self, over: int, step: PlannedStep) -> bool:
+        """Is it worth planning anew with a little less, so that an arena fits the budget?
+
+        The arena saves page faults, more than a plan costs that is a little tighter. Only where
+        the solver came close to its bound, and soon: elsewhere it takes its whole time limit.
+        """
+        assert step.plan.budget_bytes is not None
+        wanted = self.spare_bytes + over + over // 4
+        within_reach = wanted <= _MOST_SPARED * step.plan.budget_bytes
+        within_reach &= 0 < step.plan.overhead and step.plan.gap <= CLOSE
+        if self.spares == 0 or not within_reach:
+            log.info("the arena takes %d bytes more than the budget: it is not used", over)
+            return False
+        self.spare_bytes, self.spares = wanted, self.spares - 1
+        known = self.bounds.get(step.plan.graph_hash, step.plan.lower_bound_seconds)
+        self.bounds[step.plan.graph_hash] = min(known, step.plan.lower_bound_seconds)
+        return True
+
+    def _plan_step(
+        self, joint: fx.GraphModule, forward_outputs: int, resident_bytes: int
+    ) -> PlannedStep:
+        """Plan with bytes to spare for the arena, where that is feasible."""
+        options = replace(self.options, reserve_bytes=self.reserve_bytes)
+        if self.spare_bytes:
+            sparing = replace(options, reserve_bytes=self.reserve_bytes + self.spare_bytes)
+            try:
+                step = plan_step(joint, forward_outputs, resident_bytes, sparing)
+            except InfeasibleBudget:
+                self.spare_bytes = self.spares = 0
+            else:
+                # The bound of a smaller budget is none of this one's.
+                plan = step.plan
+                bound = min(plan.lower_bound_seconds, self.bounds.get(plan.graph_hash, 0.0))
+                optimal = plan.status == "optimal" and plan.seconds <= bound
+                status = "optimal" if optimal else "feasible"
+                step.plan = replace(plan, lower_bound_seconds=bound, status=status)
+                return step
+        return plan_step(joint, forward_outputs, resident_bytes, options)
 
     def learn(self, step: PlannedStep, peak_above_start: int) -> None:
         """Compare a measured step with its plan; over budget means a new plan."""
@@ -246,20 +233,8 @@ class Session:
             )
 
 
-def _run_backward(step: PlannedStep) -> Boxed:
-    return step.run_backward or boxed(step.graphs.backward)
-
-
-def _after(native: Native, mark: int, run: Boxed) -> Boxed:
-    def marked(args: list[Any]) -> Any:
-        native.mark(mark)
-        return run(args)
-
-    return marked
-
-
-class OverBudget(Exception):
-    """The rehearsal of a plan measured over its budget; never leaves fxmem."""
+class PlanAnew(Exception):
+    """The rehearsal of a plan says that another is wanted; never leaves fxmem."""
 
 
 def _allow_retained_graphs() -> None:

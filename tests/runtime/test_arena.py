@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 import fxmem
 from fxmem.allocator import record
+from fxmem.residents import count_residents
 from fxmem.runtime import arena as arenas
 from fxmem.runtime import native
 from tests.modules import CASES, make
@@ -292,3 +293,40 @@ def test_random_interleavings_of_two_threads() -> None:
     gc.collect()
     assert arena.live_blocks == 0
     assert arena.served > 1000
+
+
+def test_a_plan_gives_way_a_little_so_that_its_arena_fits() -> None:
+    """Planned anew with bytes to spare; its bound is still that of the whole budget."""
+    case = make("transformer")
+    free = fxmem.optimize(case.module, None, case.args).plan
+    for share in (0.9, 0.8, 0.7):
+        torch._dynamo.reset()
+        case = make("transformer")
+        try:
+            fitted = fxmem.optimize(case.module, share, case.args, time_limit=0.5)
+        except fxmem.InfeasibleBudget:
+            continue
+        plan = fitted.plan
+        assert len(fitted.report().rows) == 1
+        assert plan.peak_bytes <= plan.budget_bytes
+        assert free.seconds * 0.99 <= plan.lower_bound_seconds <= plan.seconds
+
+
+def test_a_whole_iteration_keeps_to_the_budget() -> None:
+    """What the optimizer asks for comes out of the idle arena."""
+    torch.manual_seed(0)
+    module, x = Net(), torch.randint(0, 10, (256, 8))
+    optimizer = torch.optim.AdamW(module.parameters())
+    fitted = fxmem.optimize(module, 0.9, (x,), optimizer=optimizer, time_limit=0.5)
+    assert fitted.plan.pool is not None
+
+    def iteration() -> None:
+        optimizer.zero_grad()
+        fitted(x).backward()
+        optimizer.step()
+
+    for _ in range(3):
+        iteration()
+    optimizer.zero_grad()
+    resident = count_residents(module, (x,), optimizer).total
+    assert resident + record(iteration).peak <= fitted.plan.budget_bytes
