@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
-from . import heuristics
 from .arrays import Arrays, flatten
 from .bound import Bound, lower_bound
 from .evaluate import evaluate, timeline
@@ -20,23 +18,18 @@ from .prices import starts
 from .problem import RematProblem
 from .refine import Refined
 from .relieve import relieve
+from .rules import RULES
 from .search import search
 from .solution import RematSolution
 from .squeeze import squeeze
 from .warm import warm_up
 from .worker import Incumbent, Progress
 
-RULES: dict[str, Callable[[RematProblem, Arrays, int | None], np.ndarray]] = {
-    "none": heuristics.none,
-    "all": heuristics.everything,
-    "sqrt": heuristics.sqrt,
-    "greedy": heuristics.greedy,
-    "mincut": heuristics.mincut,
-}
 SOLVERS: dict[str, str] = {
     "auto": "boundary cuts under position prices, then annealing; proves a bound",
     "ilp": "a full model of every step, proved optimal on small graphs; else what auto finds",
     "anneal": "annealing from the given order",
+    "rotor": "chain of stages, each saved whole, by its input or not (Beaumont et al., 2019)",
     "mincut": "best choice at the turn for the budget, recomputed on demand",
     "greedy": "most bytes per second first, until the peak fits",
     "none": "keep everything",
@@ -105,7 +98,7 @@ def solve(
     if solver == "ilp":
         return _exactly(problem, incumbent, began + time_limit, reorder, seed)
     if solver in RULES:
-        return _by_rule(problem, a, budget, solver)
+        return _by_rule(problem, incumbent, solver, budget, began + time_limit)
     if incumbent.sequence is not None or problem.count == 0:
         return _answer(problem, incumbent, problem.base_time, solver)
     deadline = began + time_limit
@@ -262,12 +255,17 @@ def _exactly(
     return _answer(problem, incumbent, found.bound, "ilp")
 
 
-def _by_rule(problem: RematProblem, a: Arrays, budget: int | None, solver: str) -> RematSolution:
-    incumbent = Incumbent(a, 1 << 60 if budget is None else budget, problem.base_time)
-    incumbent.offer(RULES[solver](problem, a, budget))
+def _by_rule(
+    problem: RematProblem, given: Incumbent, solver: str, budget: int | None, deadline: float
+) -> RematSolution:
+    incumbent = Incumbent(given.a, given.budget, problem.base_time, given.progress)
+    incumbent.offer(RULES[solver](problem, given.a, budget, deadline))
     bound = problem.base_time
-    if budget is not None and incumbent.time > bound:
-        bound = -1 if budget < problem.floor else _bound(problem, a, budget, 1.0).time
+    if budget is not None and budget < problem.floor:
+        bound = -1
+    elif budget is not None and incumbent.time > bound:
+        left = deadline - clock.monotonic()
+        bound = _bound(problem, given.a, budget, min(1.0, max(0.0, left))).time
     return _answer(problem, incumbent, bound, solver)
 
 
