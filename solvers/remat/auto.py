@@ -30,6 +30,7 @@ SOLVERS: dict[str, str] = {
     "ilp": "a full model of every step, proved optimal on small graphs; else what auto finds",
     "anneal": "annealing from the given order",
     "rotor": "chain of stages, each saved whole, by its input or not (Beaumont et al., 2019)",
+    "checkmate-lp": "linear relaxation of every stage, rounded and repaired (Jain et al., 2020)",
     "mincut": "best choice at the turn for the budget, recomputed on demand",
     "greedy": "most bytes per second first, until the peak fits",
     "none": "keep everything",

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import heuristics
 from .arrays import Arrays
+from .checkmate import checkmate_lp
 from .problem import RematProblem
 from .rotor import rotor
 
@@ -27,4 +28,5 @@ RULES: dict[str, Rule] = {
     "greedy": at_once(heuristics.greedy),
     "mincut": at_once(heuristics.mincut),
     "rotor": rotor,
+    "checkmate-lp": checkmate_lp,
 }
