@@ -28,6 +28,7 @@ from .worker import Incumbent, Progress
 SOLVERS: dict[str, str] = {
     "auto": "boundary cuts under position prices, then annealing; proves a bound",
     "ilp": "a full model of every step, proved optimal on small graphs; else what auto finds",
+    "cpsat": "retention intervals in the given order by CP-SAT (Bartan et al., 2023)",
     "anneal": "annealing from the given order",
     "rotor": "chain of stages, each saved whole, by its input or not (Beaumont et al., 2019)",
     "checkmate-lp": "linear relaxation of every stage, rounded and repaired (Jain et al., 2020)",
@@ -259,14 +260,15 @@ def _exactly(
 def _by_rule(
     problem: RematProblem, given: Incumbent, solver: str, budget: int | None, deadline: float
 ) -> RematSolution:
+    bound = problem.base_time
+    if budget is not None and given.sequence is None:
+        left = max(0.0, deadline - clock.monotonic())
+        fits = budget >= problem.floor
+        bound = _bound(problem, given.a, budget, min(1.0, 0.15 * left)).time if fits else -1
+    if bound < 0:
+        return _answer(problem, given, bound, solver)
     incumbent = Incumbent(given.a, given.budget, problem.base_time, given.progress)
     incumbent.offer(RULES[solver](problem, given.a, budget, deadline))
-    bound = problem.base_time
-    if budget is not None and budget < problem.floor:
-        bound = -1
-    elif budget is not None and incumbent.time > bound:
-        left = deadline - clock.monotonic()
-        bound = _bound(problem, given.a, budget, min(1.0, max(0.0, left))).time
     return _answer(problem, incumbent, bound, solver)
 
 

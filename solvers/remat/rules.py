@@ -9,6 +9,7 @@ import numpy as np
 from . import heuristics
 from .arrays import Arrays
 from .checkmate import checkmate_lp
+from .cpsat import cpsat
 from .problem import RematProblem
 from .rotor import rotor
 
@@ -27,6 +28,7 @@ RULES: dict[str, Rule] = {
     "sqrt": at_once(heuristics.sqrt),
     "greedy": at_once(heuristics.greedy),
     "mincut": at_once(heuristics.mincut),
+    "cpsat": cpsat,
     "rotor": rotor,
     "checkmate-lp": checkmate_lp,
 }
