@@ -32,6 +32,7 @@ SOLVERS: dict[str, str] = {
     "anneal": "annealing from the given order",
     "rotor": "chain of stages, each saved whole, by its input or not (Beaumont et al., 2019)",
     "checkmate-lp": "linear relaxation of every stage, rounded and repaired (Jain et al., 2020)",
+    "blocks": "each kind of stage solved once in several ways, combined exactly (Rockmate, 2023)",
     "mincut": "best choice at the turn for the budget, recomputed on demand",
     "greedy": "most bytes per second first, until the peak fits",
     "none": "keep everything",

@@ -8,6 +8,7 @@ import numpy as np
 
 from . import heuristics
 from .arrays import Arrays
+from .blocks import blocks
 from .checkmate import checkmate_lp
 from .cpsat import cpsat
 from .problem import RematProblem
@@ -29,6 +30,7 @@ RULES: dict[str, Rule] = {
     "greedy": at_once(heuristics.greedy),
     "mincut": at_once(heuristics.mincut),
     "cpsat": cpsat,
+    "blocks": blocks,
     "rotor": rotor,
     "checkmate-lp": checkmate_lp,
 }
