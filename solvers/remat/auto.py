@@ -9,6 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from .arrays import Arrays, flatten
+from .blocks import blocks
 from .bound import Bound, lower_bound
 from .evaluate import evaluate, timeline
 from .exact import exact
@@ -40,6 +41,8 @@ SOLVERS: dict[str, str] = {
     "sqrt": "segments of sqrt(n) operators (Chen et al., 2016)",
 }
 
+# Operators from which on `blocks` makes a start too: it has one at hand seconds before the cuts.
+MANY = 1000
 # Where nothing can fit, a decent least peak is wanted soon: seconds, and moves of each thread.
 SOON, SOON_MOVES = 4.0, 1_000_000
 
@@ -223,6 +226,11 @@ def _starts(
         cuts = [sequence for _, sequence in ranked]
         within = [sequence for (over, _), sequence in ranked if over == 0]
         cuts = within[:1] + sorted(cuts, key=cost)[:6]
+        if problem.count >= MANY:
+            now = clock.monotonic()
+            cuts.insert(0, blocks(problem, a, budget, now + 0.3 * time_limit))
+            incumbent.offer(cuts[0])
+            stop += clock.monotonic() - now
     found: list[np.ndarray] = []
     for sequence in [*cuts, np.arange(problem.count)]:
         for share in (1.0, 0.0):

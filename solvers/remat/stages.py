@@ -41,12 +41,15 @@ class Chain:
     Attributes
     ----------
     stages : tuple of Stage
+    aside : frozenset of int
+        Storages that other stages read across cuts.
     held : frozenset of int
         Forward operators that run once and whose outputs stay: those that may not run again,
-        and those whose outputs other stages read across cuts.
+        and those most of whose bytes are aside.
     """
 
     stages: tuple[Stage, ...]
+    aside: frozenset[int]
     held: frozenset[int]
 
 
@@ -54,21 +57,19 @@ def chain_of_stages(problem: RematProblem, a: Arrays, most: int) -> Chain:
     """At most ``most`` stages (cuts are thinned out evenly to that) of the given order.
 
     A storage that more than half of the forward part has to keep in any case, such as a mask
-    that all layers read, does not prevent a cut: its writer is held.
+    that all layers read, does not prevent a cut, but stands aside.
     """
     pivot = pivot_of(problem, a)
     last = np.full(len(problem.size), -1)
     for v in range(pivot):
         for s in problem.reads[v]:
             last[s] = v
-    writer = problem.writer
-    held = {
-        w
-        for s, w in enumerate(writer)
-        if 0 <= w < pivot
-        and (a.op["single"][w] or s in problem.keep or last[s] - w > max(4, pivot / 2))
+    aside = {
+        s
+        for s, w in enumerate(problem.writer)
+        if 0 <= w < pivot and (a.op["single"][w] or last[s] - w > max(4, pivot / 2))
     }
-    cuts = _cuts(problem, pivot, last, held)
+    cuts = _cuts(problem, pivot, last, aside)
     thin = -(-(len(cuts) + 1) // most)
     cuts = cuts[thin - 1 :: thin] if thin > 1 else cuts
     ends, results = [p + 1 for p, _ in cuts] + [pivot], [r for _, r in cuts] + [()]
@@ -76,11 +77,19 @@ def chain_of_stages(problem: RematProblem, a: Arrays, most: int) -> Chain:
     for end, result in zip(ends, results, strict=True):
         stages.append(Stage(tuple(range(begin, end)), (), source, result))
         begin, source = end, result
-    return _with_backward(problem, pivot, stages, held)
+    stages = _with_backward(problem, pivot, stages, aside)
+    held = {
+        v
+        for v in range(pivot)
+        if a.op["single"][v]
+        or 2 * sum(problem.size[s] for s in aside.intersection(problem.writes[v]))
+        > sum(problem.size[s] for s in problem.writes[v])
+    }
+    return Chain(tuple(stages), frozenset(aside), frozenset(held))
 
 
 def _cuts(
-    problem: RematProblem, pivot: int, last: np.ndarray, held: set[int]
+    problem: RematProblem, pivot: int, last: np.ndarray, aside: set[int]
 ) -> list[tuple[int, tuple[int, ...]]]:
     """``(p, result)``: of what has run up to ``p`` later forward operators read only that."""
     crossing: set[int] = set()
@@ -88,7 +97,7 @@ def _cuts(
     cuts: list[tuple[int, tuple[int, ...]]] = []
     for p in range(pivot - 1):
         for s in problem.writes[p]:
-            if last[s] > p and p not in held:
+            if last[s] > p and s not in aside:
                 crossing.add(s)
                 ends.setdefault(int(last[s]), []).append(s)
         crossing.difference_update(ends.get(p, ()))
@@ -98,33 +107,29 @@ def _cuts(
     return cuts
 
 
-def _with_backward(problem: RematProblem, pivot: int, stages: list[Stage], held: set[int]) -> Chain:
+def _with_backward(
+    problem: RematProblem, pivot: int, stages: list[Stage], aside: set[int]
+) -> list[Stage]:
     """Each backward operator in the last stage where all that it reads is there.
 
-    What is read by other stages' backward operators all the same is held.
+    What is read by other stages' backward operators all the same is put ``aside``.
     """
     stage_of = {v: k for k, stage in enumerate(stages) for v in stage.forward}
     outward = {s: k + 1 for k, stage in enumerate(stages) for s in stage.result}
     backward: list[list[int]] = [[] for _ in stages]
     now = len(stages) - 1
     for v in range(pivot, problem.count):
+        made = [s for s in problem.reads[v] if 0 <= problem.writer[s] < pivot and s not in aside]
         # A result is there in its own stage and in the next; anything else in its own alone.
-        places = [
-            (stage_of[problem.writer[s]], outward.get(s, stage_of[problem.writer[s]]))
-            for s in problem.reads[v]
-            if 0 <= problem.writer[s] < pivot and problem.writer[s] not in held
-        ]
-        if places:
-            now = min(now, max(max(k for k, _ in places), min(k for _, k in places)))
+        homes = [stage_of[problem.writer[s]] for s in made]
+        if homes:
+            nearest = min(outward.get(s, k) for s, k in zip(made, homes, strict=True))
+            now = min(now, max(*homes, nearest))
         backward[now].append(v)
-        for s in problem.reads[v]:
-            w = problem.writer[s]
-            if 0 <= w < pivot and stage_of[w] != now and s not in stages[now].source:
-                held.add(w)
-    return Chain(
-        tuple(replace(s, backward=tuple(b)) for s, b in zip(stages, backward, strict=True)),
-        frozenset(held),
-    )
+        for s, home in zip(made, homes, strict=True):
+            if home != now and s not in stages[now].source:
+                aside.add(s)
+    return [replace(s, backward=tuple(b)) for s, b in zip(stages, backward, strict=True)]
 
 
 def made_for(

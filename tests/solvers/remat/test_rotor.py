@@ -110,7 +110,7 @@ def test_stages_partition_the_operators_and_cut_the_forward_part(
         for v in stage.forward:
             for s in problem.reads[v]:
                 w = problem.writer[s]
-                assert w < 0 or w in inside or w in chain.held or s in stage.source
+                assert w < 0 or w in inside or s in chain.aside or s in stage.source
 
 
 @settings(max_examples=60, deadline=None, derandomize=True)
