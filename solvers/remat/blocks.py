@@ -125,7 +125,9 @@ class Alone:
             writes=tuple(writes),
             workspace=tuple(problem.workspace[v] if v >= 0 else 0 for v in operators),
             reuse=rows(problem.reuse),
-            once=frozenset(i for i, v in enumerate(operators) if v in problem.once),
+            once=frozenset(
+                i for i, v in enumerate(operators) if v in problem.once or v == problem.turn
+            ),
             turn=turn,
             keep=frozenset(numbers[s] for s in left),
         )

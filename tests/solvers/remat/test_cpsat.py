@@ -101,6 +101,6 @@ def test_answers_hold_and_claim_no_more_than_is_proved(problem: RematProblem, sh
 def test_better_than_the_greedy_start() -> None:
     problem = transformer(1)
     budget = int(0.7 * check(problem, range(problem.count))[1])
-    found, greedy = (solve(problem, budget, name, time_limit=4) for name in ("cpsat", "greedy"))
+    found, greedy = (solve(problem, budget, name, time_limit=2) for name in ("cpsat", "greedy"))
     assert found.status in ("optimal", "feasible")
     assert found.total_time < greedy.total_time
