@@ -12,7 +12,7 @@ from .arrays import Arrays, flatten
 from .blocks import blocks
 from .bound import Bound, lower_bound
 from .evaluate import evaluate, timeline
-from .exact import exact
+from .exact import LARGEST, exact
 from .lean import lean_start, recall, remember
 from .mincut import Boundary
 from .prices import starts
@@ -219,6 +219,7 @@ def _starts(
         return total + factor * scale * over
 
     stop = clock.monotonic() + 0.2 * time_limit
+    latest = clock.monotonic() + 0.6 * time_limit
     cuts = []
     if problem.turn is not None:
         boundary = Boundary(problem, problem.turn)
@@ -235,7 +236,7 @@ def _starts(
     for sequence in [*cuts, np.arange(problem.count)]:
         for share in (1.0, 0.0):
             if not found or clock.monotonic() < stop:
-                found.append(relieve(a, sequence, budget, share))
+                found.append(relieve(a, sequence, budget, share, latest))
     found += cuts
     for sequence in found:
         incumbent.offer(sequence)
@@ -252,8 +253,8 @@ def _starts(
 def _exactly(
     problem: RematProblem, incumbent: Incumbent, deadline: float, reorder: bool, seed: int
 ) -> RematSolution:
-    """`exact`, begun at what a quarter of the time finds."""
-    soon = 0.25 * (deadline - clock.monotonic())
+    """`exact`, begun at what a quarter of the time finds; all of it where that is too large."""
+    soon = (0.25 if problem.count**2 < LARGEST else 1.0) * (deadline - clock.monotonic())
     first = solve(problem, incumbent.budget, "auto", soon, reorder, seed, incumbent.progress)
     if first.status in ("optimal", "infeasible"):
         return replace(first, solver="ilp")

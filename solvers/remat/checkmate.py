@@ -48,6 +48,8 @@ def checkmate_lp(
     for margin in MARGINS:
         began = clock.monotonic()
         left = deadline - began
+        if problem.count**2 > MOST_ENTRIES * left:  # as many as there are variables or more
+            break
         program = _program(problem, budget, margin, int(MOST_ENTRIES * left))
         kept = program and _solve(problem, *program, 0.9 * deadline + 0.1 * clock.monotonic())
         if kept is None:

@@ -23,7 +23,8 @@ def cpsat(problem: RematProblem, a: Arrays, budget: int | None, deadline: float)
     the given order, and at most two runs of each operator: its optimum is not that of the
     problem, and nothing is taken from it as proved.
     """
-    best = greedy(problem, a, budget)
+    now = clock.monotonic()
+    best = greedy(problem, a, budget, now + 0.3 * (deadline - now))
     if budget is None or problem.count == 0 or clock.monotonic() > deadline:
         return best
     best = _better(a, budget, best, _staged(problem, best))

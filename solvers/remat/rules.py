@@ -27,7 +27,7 @@ RULES: dict[str, Rule] = {
     "none": at_once(heuristics.none),
     "all": at_once(heuristics.everything),
     "sqrt": at_once(heuristics.sqrt),
-    "greedy": at_once(heuristics.greedy),
+    "greedy": heuristics.greedy,
     "mincut": at_once(heuristics.mincut),
     "cpsat": cpsat,
     "blocks": blocks,

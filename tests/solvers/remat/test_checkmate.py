@@ -52,8 +52,9 @@ def test_near_the_optimum_on_a_small_step(share: float, most: float) -> None:
     assert best.total_time <= solution.total_time <= most * best.total_time
 
 
-def test_too_large_is_said_at_once() -> None:
-    problem = transformer(4)
+@pytest.mark.parametrize("layers", [4, 24])
+def test_too_large_is_said_at_once(layers: int) -> None:
+    problem = transformer(layers)
     budget = int(0.8 * check(problem, range(problem.count))[1])
     warm_up()
     began = time.monotonic()

@@ -133,9 +133,10 @@ def test_bounds_never_exceed_the_exact_optimum(solver: str, seed: int) -> None:
         assert solution.total_time >= least
 
 
+@pytest.mark.parametrize("layers", [2, 12])
 @pytest.mark.parametrize("solver", SOLVERS)
-def test_a_time_limit_is_kept(solver: str) -> None:
-    problem = transformer(2)
+def test_a_time_limit_is_kept(solver: str, layers: int) -> None:
+    problem = transformer(layers)
     budget = int(0.5 * check(problem, range(problem.count))[1])
     warm_up()
     limit = 1.0
