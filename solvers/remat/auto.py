@@ -3,40 +3,37 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
-from . import heuristics
 from .arrays import Arrays, flatten
+from .blocks import blocks
 from .bound import Bound, lower_bound
 from .evaluate import evaluate, timeline
-from .exact import exact
+from .exact import LARGEST, exact
 from .lean import lean_start, recall, remember
 from .mincut import Boundary
 from .prices import starts
 from .problem import RematProblem
 from .refine import Refined
 from .relieve import relieve
+from .rules import RULES
 from .search import search
 from .solution import RematSolution
 from .squeeze import squeeze
 from .warm import warm_up
 from .worker import Incumbent, Progress
 
-RULES: dict[str, Callable[[RematProblem, Arrays, int | None], np.ndarray]] = {
-    "none": heuristics.none,
-    "all": heuristics.everything,
-    "sqrt": heuristics.sqrt,
-    "greedy": heuristics.greedy,
-    "mincut": heuristics.mincut,
-}
 SOLVERS: dict[str, str] = {
     "auto": "boundary cuts under position prices, then annealing; proves a bound",
     "ilp": "a full model of every step, proved optimal on small graphs; else what auto finds",
+    "cpsat": "retention intervals in the given order by CP-SAT (Bartan et al., 2023)",
     "anneal": "annealing from the given order",
+    "rotor": "chain of stages, each saved whole, by its input or not (Beaumont et al., 2019)",
+    "checkmate-lp": "linear relaxation of every stage, rounded and repaired (Jain et al., 2020)",
+    "blocks": "each kind of stage solved once in several ways, combined exactly (Rockmate, 2023)",
     "mincut": "best choice at the turn for the budget, recomputed on demand",
     "greedy": "most bytes per second first, until the peak fits",
     "none": "keep everything",
@@ -44,6 +41,8 @@ SOLVERS: dict[str, str] = {
     "sqrt": "segments of sqrt(n) operators (Chen et al., 2016)",
 }
 
+# Operators from which on `blocks` makes a start too: it has one at hand seconds before the cuts.
+MANY = 1000
 # Where nothing can fit, a decent least peak is wanted soon: seconds, and moves of each thread.
 SOON, SOON_MOVES = 4.0, 1_000_000
 
@@ -105,7 +104,7 @@ def solve(
     if solver == "ilp":
         return _exactly(problem, incumbent, began + time_limit, reorder, seed)
     if solver in RULES:
-        return _by_rule(problem, a, budget, solver)
+        return _by_rule(problem, incumbent, solver, budget, began + time_limit)
     if incumbent.sequence is not None or problem.count == 0:
         return _answer(problem, incumbent, problem.base_time, solver)
     deadline = began + time_limit
@@ -220,6 +219,7 @@ def _starts(
         return total + factor * scale * over
 
     stop = clock.monotonic() + 0.2 * time_limit
+    latest = clock.monotonic() + 0.6 * time_limit
     cuts = []
     if problem.turn is not None:
         boundary = Boundary(problem, problem.turn)
@@ -227,11 +227,16 @@ def _starts(
         cuts = [sequence for _, sequence in ranked]
         within = [sequence for (over, _), sequence in ranked if over == 0]
         cuts = within[:1] + sorted(cuts, key=cost)[:6]
+        if problem.count >= MANY:
+            now = clock.monotonic()
+            cuts.insert(0, blocks(problem, a, budget, now + 0.3 * time_limit))
+            incumbent.offer(cuts[0])
+            stop += clock.monotonic() - now
     found: list[np.ndarray] = []
     for sequence in [*cuts, np.arange(problem.count)]:
         for share in (1.0, 0.0):
             if not found or clock.monotonic() < stop:
-                found.append(relieve(a, sequence, budget, share))
+                found.append(relieve(a, sequence, budget, share, latest))
     found += cuts
     for sequence in found:
         incumbent.offer(sequence)
@@ -248,8 +253,8 @@ def _starts(
 def _exactly(
     problem: RematProblem, incumbent: Incumbent, deadline: float, reorder: bool, seed: int
 ) -> RematSolution:
-    """`exact`, begun at what a quarter of the time finds."""
-    soon = 0.25 * (deadline - clock.monotonic())
+    """`exact`, begun at what a quarter of the time finds; all of it where that is too large."""
+    soon = (0.25 if problem.count**2 < LARGEST else 1.0) * (deadline - clock.monotonic())
     first = solve(problem, incumbent.budget, "auto", soon, reorder, seed, incumbent.progress)
     if first.status in ("optimal", "infeasible"):
         return replace(first, solver="ilp")
@@ -262,12 +267,18 @@ def _exactly(
     return _answer(problem, incumbent, found.bound, "ilp")
 
 
-def _by_rule(problem: RematProblem, a: Arrays, budget: int | None, solver: str) -> RematSolution:
-    incumbent = Incumbent(a, 1 << 60 if budget is None else budget, problem.base_time)
-    incumbent.offer(RULES[solver](problem, a, budget))
+def _by_rule(
+    problem: RematProblem, given: Incumbent, solver: str, budget: int | None, deadline: float
+) -> RematSolution:
     bound = problem.base_time
-    if budget is not None and incumbent.time > bound:
-        bound = -1 if budget < problem.floor else _bound(problem, a, budget, 1.0).time
+    if budget is not None and given.sequence is None:
+        left = max(0.0, deadline - clock.monotonic())
+        fits = budget >= problem.floor
+        bound = _bound(problem, given.a, budget, min(1.0, 0.15 * left)).time if fits else -1
+    if bound < 0:
+        return _answer(problem, given, bound, solver)
+    incumbent = Incumbent(given.a, given.budget, problem.base_time, given.progress)
+    incumbent.offer(RULES[solver](problem, given.a, budget, deadline))
     return _answer(problem, incumbent, bound, solver)
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time as clock
+
 import numpy as np
 
 from .arrays import Arrays
@@ -66,12 +68,14 @@ def mincut(problem: RematProblem, a: Arrays, budget: int | None) -> np.ndarray:
     return _rerun(problem, a, pivot, redo)
 
 
-def greedy(problem: RematProblem, a: Arrays, budget: int | None) -> np.ndarray:
+def greedy(problem: RematProblem, a: Arrays, budget: int | None, deadline: float) -> np.ndarray:
     """While the peak is over budget, make the rerun that frees most bytes per second."""
     order = np.arange(problem.count)
     if budget is None:
         return order
-    found = [relieve(a, order, budget, share) for share in (1.0, 0.0)]
+    found = [relieve(a, order, budget, 1.0, deadline)]
+    if clock.monotonic() < deadline:
+        found.append(relieve(a, order, budget, 0.0, deadline))
 
     def rank(sequence: np.ndarray) -> tuple[int, int]:
         total, _, over = evaluate(a, sequence, budget)

@@ -8,6 +8,7 @@ import numpy as np
 
 from .anneal import RECORD, anneal
 from .arrays import flatten
+from .chainplan import warm_chain
 from .evaluate import evaluate
 from .problem import RematProblem
 from .relieve import relieve
@@ -38,4 +39,5 @@ def warm_up() -> None:
         best, record = np.zeros(104, np.int64), np.zeros(RECORD, np.int64)
         anneal(a, state, 1, 1.0, 0.1, 1.0, 1.0, 1.0, 1, False, False, best, record)
         relieve(a, order, 1, 1.0)
+        warm_chain()
         _warm = True

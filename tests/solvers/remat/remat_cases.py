@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import heapq
 import random
+from collections.abc import Iterable
+from functools import cache
 
 from hypothesis import strategies as st
 
@@ -75,3 +77,61 @@ def optimum(problem: RematProblem, budget: int, slack: int) -> int | None:
             if spent + rest - (problem.time[v] if v not in sequence else 0) <= limit:
                 heapq.heappush(queue, (spent, (*sequence, v)))
     return best
+
+
+def shortest(problem: RematProblem, budget: int) -> int | None:
+    """Least total time within ``budget`` over all sequences whatever; None: no sequence fits.
+
+    Dijkstra over what has run and what is held, as bit sets; for up to about 8 operators. A copy
+    is given up only by the run that makes it or one that reads it, and before the next is made.
+    """
+    stored = [s for s in range(len(problem.size)) if problem.writer[s] >= 0]
+    bit = {s: 1 << i for i, s in enumerate(stored)}
+
+    def mask(storages: Iterable[int]) -> int:
+        return sum({bit[s] for s in storages if s in bit})
+
+    @cache
+    def volume(held: int) -> int:
+        return sum(problem.size[s] for s in stored if held & bit[s])
+
+    reads, writes = [mask(r) for r in problem.reads], [mask(w) for w in problem.writes]
+    keep, everything = mask(problem.keep), (1 << problem.count) - 1
+    before = [
+        {u for u in problem.ordered if v in problem.ordered and u < v} for v in range(problem.count)
+    ]
+    done: set[tuple[int, int, int]] = set()
+    queue = [(0, 0, 0, 0)]  # time, what has run, what is held, what of that crossed the turn
+    while queue:
+        time, ran, held, crossed = heapq.heappop(queue)
+        if (ran, held, crossed) in done:
+            continue
+        done.add((ran, held, crossed))
+        if ran == everything and held & keep == keep:
+            return time
+        for v in range(problem.count):
+            again = bool(ran >> v & 1)
+            if reads[v] & ~held or held & writes[v]:
+                continue
+            if (again and (v in problem.once or v == problem.turn)) or (
+                not again and any(not ran >> u & 1 for u in before[v])
+            ):
+                continue
+            during = held | writes[v]
+            needed = volume(during) + problem.workspace[v] + problem.resident_bytes
+            gain = problem.size[problem.writes[v][0]] if problem.writes[v] else 0
+            may = [bit[s] for s in problem.reuse[v] if s in bit and problem.size[s] == gain]
+            after = held if v == problem.turn else crossed
+            choice = reads[v] | writes[v]
+            dropped = choice
+            while True:
+                spared = gain if any(m & dropped & reads[v] & ~crossed for m in may) else 0
+                if needed - spared <= budget:
+                    left = during & ~dropped
+                    entry = (time + problem.time[v], ran | 1 << v, left, after & left)
+                    if entry[1:] not in done:
+                        heapq.heappush(queue, entry)
+                if dropped == 0:
+                    break
+                dropped = (dropped - 1) & choice
+    return None
