@@ -184,7 +184,7 @@ class Session:
         assert step.plan.budget_bytes is not None
         wanted = self.spare_bytes + over + over // 4
         within_reach = wanted <= _MOST_SPARED * step.plan.budget_bytes
-        within_reach &= 0 < step.plan.overhead and step.plan.gap <= CLOSE
+        within_reach &= step.plan.overhead > 0 and step.plan.gap <= CLOSE
         if self.spares == 0 or not within_reach:
             log.info("the arena takes %d bytes more than the budget: it is not used", over)
             return False
