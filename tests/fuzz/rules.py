@@ -103,9 +103,9 @@ IN_PLACE = (
 RANDOM = (
     "F.dropout({}, 0.3)", "({0} + 0.1 * torch.randn_like({0}))", "({0} * torch.rand_like({0}))",
     "({0} * torch.bernoulli(torch.full_like({0}, 0.7)))", "F.rrelu({}, training=True)",
-    "({0} * torch.rand({0}.shape[-1]))", "F.alpha_dropout({}, 0.1)", "F.feature_dropout({}, 0.2)",
-    "{0}[torch.randperm({0}.shape[0])]", "F.gumbel_softmax({}, dim=-1)",
-    "({0} + torch.normal(0.0, 1.0, {0}.shape))",
+    "({0} * torch.rand({0}.shape[-1]))", "F.alpha_dropout({}, 0.1)",
+    "F.feature_alpha_dropout({}, 0.2)", "{0}[torch.randperm({0}.shape[0])]",
+    "F.gumbel_softmax({}, dim=-1)", "({0} + torch.normal(0.0, 1.0, {0}.shape))",
 )  # fmt: skip
 INTEGERS = (
     "{}.argmax(-1)", "({}.detach() * 3).long().clamp(0, 7)", "{}.argsort(-1)",
