@@ -6,7 +6,7 @@ STAMP := $(VENV)/.installed
 TYPED := build/installed
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow bench lint clean
+.PHONY: help demo test test-slow fuzz bench lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -26,6 +26,9 @@ test: $(STAMP) ## the exact tests, under 10 minutes on two cores
 
 test-slow: $(STAMP) ## the exact tests that take longer
 	$(BIN)/pytest -q -m slow
+
+fuzz: $(STAMP) ## 2,000 random modules under random budgets against eager, about an hour
+	$(BIN)/pytest -q -m nightly tests/fuzz
 
 bench: $(STAMP) ## what is timed, against the alternatives
 	$(BIN)/pytest -q -m benchmark tests/benchmarks -s

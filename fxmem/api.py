@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from .errors import FxmemError, UnsupportedDevice
 from .fitted import ExampleInputs, FittedModule, fit
 from .pipeline import Options
 from .plan import Plan
-from .residents import count_residents
+from .residents import Holder
 from .session import Session
 from .solvers.remat import SOLVERS
 
@@ -106,7 +106,7 @@ def optimize(
         seed=seed,
         progress=progress,
     )
-    fitted = fit(model, Session(options, _resident_counter(model, optimizer), backend))
+    fitted = fit(model, Session(options, Holder(model, optimizer), backend))
     if example_inputs is not None:
         fitted.rehearse(example_inputs)
     return fitted
@@ -165,7 +165,7 @@ def plan(
         seed=seed,
         progress=progress,
     )
-    session = Session(options, _resident_counter(model, optimizer), proves=False)
+    session = Session(options, Holder(model, optimizer), proves=False)
     if on_meta:
         _rehearse_on_fakes(model, session, example_inputs, optimizer)
     else:
@@ -196,14 +196,8 @@ def _rehearse_on_fakes(
             tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
             for table in tables:
                 table.update({k: fake(v) for k, v in table.items() if v is not None})
-        session.residents = _resident_counter(twin, optimizer)
+        session.residents = Holder(twin, optimizer)
         fit(twin, session).rehearse(tree_map_only(torch.Tensor, fake, inputs))
-
-
-def _resident_counter(
-    model: torch.nn.Module, optimizer: torch.optim.Optimizer | str | None
-) -> Callable[[Sequence[Any]], int]:
-    return lambda inputs: count_residents(model, list(inputs), optimizer).total
 
 
 def _cost_table(

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
 import torch._dynamo.config as dynamo_config
+import torch._functorch.config as functorch_config
 from torch._dynamo import exc as dynamo_exc
 from torch._dynamo.eval_frame import OptimizedModule  # constructor same in 2.11 to 2.15
 
@@ -14,13 +16,21 @@ from .allocator import record
 from .errors import FxmemError, TraceError
 from .plan import Plan
 from .report import Report
+from .residents import gradient_bytes
 from .session import PlanAnew, Session
 
 # A plan that measures over budget is made anew with the excess held back; twice is rare.
 _MOST_PLANS = 4
 
+# Sets of plans, by the bytes of gradients that are there when a step starts.
+_MOST_CONTEXTS = 4
+
 # Dynamo gives up on a class's forward after 8 shapes or modules by default; each is a plan here.
 _MOST_PLANS_OF_A_CLASS = 1024
+
+_WITHOUT_CHECKS: dict[str, Any] = {
+    name: False for name in ("check_custom_op_aliasing",) if hasattr(functorch_config, name)
+}
 
 ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
 
@@ -65,21 +75,37 @@ class FittedModule(OptimizedModule):
         return self.__dict__["_fxmem_session"]
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        for _ in range(_MOST_PLANS):
-            self._choose_context()
-            try:
-                return self._call(*args, **kwargs)
-            except PlanAnew:
-                continue
+        # One thread at a time: which plan is in use, and whether it is a rehearsal, is the
+        # module's state. Backward passes need no turn.
+        with self._session.lock:
+            for _ in range(_MOST_PLANS):
+                self._choose_context()
+                try:
+                    return self._call(*args, **kwargs)
+                except PlanAnew:
+                    continue
         raise FxmemError(
             f"the step measured over budget with {_MOST_PLANS} plans in a row; the allocator "
             "takes more than the plan predicts. Give a larger budget, and report this model."
         )
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> FittedModule:
+        """A copy of the module, with the same options and plans of its own."""
+        module = copy.deepcopy(self._orig_mod, memo)
+        return fit(module, self._session.anew(module))
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Saved as a whole: the module and the options; it is planned again once loaded."""
+        return fit, (self._orig_mod, self._session)
+
     def _call(self, *args: Any, **kwargs: Any) -> Any:
         limit = _MOST_PLANS_OF_A_CLASS
         try:
-            with dynamo_config.patch(recompile_limit=limit, accumulated_recompile_limit=limit):
+            with (
+                dynamo_config.patch(recompile_limit=limit, accumulated_recompile_limit=limit),
+                # A dispatch mode on the first call alone, which would take bytes of its own.
+                functorch_config.patch(_WITHOUT_CHECKS),
+            ):
                 return super().__call__(*args, **kwargs)
         except dynamo_exc.BackendCompilerFailed as error:
             if isinstance(error.inner_exception, FxmemError | PlanAnew):
@@ -97,28 +123,32 @@ class FittedModule(OptimizedModule):
         Gradients that exist when a step starts (accumulation, ``set_to_none=False``) are held
         throughout it, which leaves the plan less; such steps have plans of their own.
         """
-        contexts: dict[bool, Any] = self.__dict__["_fxmem_contexts"]
+        contexts: dict[int, Any] = self.__dict__["_fxmem_contexts"]
         if self._session.stale:
             self._session.stale = False
             contexts.clear()
-        accumulating = any(p.grad is not None for p in self._orig_mod.parameters())
-        if accumulating not in contexts:
-            contexts[accumulating] = _compile(self._orig_mod, self._session).dynamo_ctx
-        if self.dynamo_ctx is not contexts[accumulating]:
-            self.dynamo_ctx = contexts[accumulating]
+        held = gradient_bytes(self._orig_mod)
+        if held not in contexts and len(contexts) >= _MOST_CONTEXTS:
+            # A plan that leaves room for more gradients holds with fewer.
+            held = min((h for h in contexts if h >= held), default=held)
+        if held not in contexts:
+            contexts[held] = _compile(self._orig_mod, self._session).dynamo_ctx
+        if self.dynamo_ctx is not contexts[held]:
+            self.dynamo_ctx = contexts[held]
             self._initialize()
 
     def rehearse(self, example_inputs: ExampleInputs) -> None:
         """Make the plan for ``example_inputs`` without an effect on the module."""
-        self._session.rehearsing = True
-        try:
-            with torch.enable_grad():
-                if isinstance(example_inputs, Mapping):
-                    self(**example_inputs)
-                else:
-                    self(*example_inputs)
-        finally:
-            self._session.rehearsing = False
+        with self._session.lock:
+            self._session.rehearsing = True
+            try:
+                with torch.enable_grad():
+                    if isinstance(example_inputs, Mapping):
+                        self(**example_inputs)
+                    else:
+                        self(*example_inputs)
+            finally:
+                self._session.rehearsing = False
 
 
 def fit(model: torch.nn.Module, session: Session) -> FittedModule:

@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 from .costs import Cost
 from .passes.reuse import candidates
 from .solvers.remat import RematProblem
+from .storages import is_effect
 from .trace import StepTrace
 
 NANOSECONDS = 1e9
@@ -112,9 +113,10 @@ def _with_turn(trace: StepTrace) -> list[fx.Node | None]:
 
 
 def _runs_once(trace: StepTrace) -> frozenset[fx.Node]:
-    """Effects, higher-order operators, and readers of what the graph itself overwrites."""
-    effects = {n for n in trace.operators if not isinstance(n.target, OpOverload)}
-    writers = {n for n in trace.operators if n not in effects and n.target._schema.is_mutable}  # type: ignore[union-attr]
+    """Effects, and readers of what the graph itself overwrites."""
+    effects = {n for n in trace.operators if is_effect(n)}
+    plain = {n for n in trace.operators if isinstance(n.target, OpOverload)}
+    writers = {n for n in plain if n.target._schema.is_mutable}  # type: ignore[union-attr]
     mutated = {s for n in writers for s in trace.storages.of[n]}
     readers = {n for n in trace.operators if mutated & set(trace.storages.read_by(n))}
     return frozenset(effects | writers | readers)

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, fields
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 from .arena_plan import ArenaPlan
 from .budget import format_bytes
 from .errors import PlanMismatch
+from .store import read_json, write_json
 
 PLAN_VERSION = 1
 
@@ -182,41 +182,34 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
-        row = {f.name: getattr(self, f.name) for f in fields(self)}
-        row["value_bytes"] = dict(self.value_bytes)
-        row["pool"] = self.pool.to_row() if self.pool else None
-        row["decisions"] = {name: _to_row(d) for name, d in self.decisions.items()}
-        row["timeline"] = [list(asdict(m).values()) for m in self.timeline]
-        Path(path).write_text(json.dumps(row, indent=1))
+        from .plan_file import to_row
+
+        write_json(Path(path), to_row(self), indent=1)
 
     @classmethod
     def load(cls, path: str | Path) -> Plan:
-        """Read a plan that `save` wrote.
+        """Read a plan that `save` wrote; a file is data, nothing in it is run.
 
         Raises
         ------
         PlanMismatch
             The file is damaged, or of a newer version.
+        OSError
+            It cannot be read.
         """
+        from .plan_file import from_row
+
         try:
-            row = json.loads(Path(path).read_text())
-            if row["version"] > PLAN_VERSION:
+            row = read_json(Path(path))
+            version = row.get("version") if isinstance(row, dict) else None
+            if isinstance(version, int) and version > PLAN_VERSION:
                 raise PlanMismatch(
-                    f"{path} was written by a newer fxmem (plan version {row['version']}, this "
+                    f"{path} was written by a newer fxmem (plan version {version}, this "
                     f"one reads {PLAN_VERSION}). Make the plan anew."
                 )
-            row["decisions"] = {n: _from_row(d) for n, d in row["decisions"].items()}
-            row["sequence"] = tuple(row["sequence"])
-            row["stages"] = tuple(row["stages"])
-            row["pool"] = ArenaPlan.from_row(row["pool"]) if row.get("pool") else None
-            row["timeline"] = tuple(
-                Moment(n, p, r, s, t, tuple(h)) for n, p, r, s, t, h in row["timeline"]
-            )
-            return cls(**row)
-        except (ValueError, TypeError, KeyError, AttributeError) as error:
-            if isinstance(error, PlanMismatch):
-                raise
-            raise PlanMismatch(f"{path} is no plan ({error!r}). Make the plan anew.") from error
+            return from_row(row)
+        except (ValueError, RecursionError) as error:
+            raise PlanMismatch(f"{path} is no plan ({error}). Make the plan anew.") from error
 
     def render(self, path: str | Path) -> None:
         """Draw the graph; needs the ``graphviz`` program."""
@@ -235,12 +228,3 @@ class Plan:
         from .visualize import write_report
 
         write_report(self, path)
-
-
-def _to_row(decision: Decision) -> dict[str, Any]:
-    return {"kind": type(decision).__name__, **asdict(decision)}
-
-
-def _from_row(row: dict[str, Any]) -> Decision:
-    kinds = {"Keep": Keep, "Recompute": Recompute, "Offload": Offload}
-    return kinds[row["kind"]](**{k: v for k, v in row.items() if k != "kind"})

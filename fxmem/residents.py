@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -41,6 +41,25 @@ class Residents:
         return self.parameters + self.buffers + self.gradients + self.inputs + self.optimizer
 
 
+@dataclass(frozen=True, eq=False)
+class Holder:
+    """Whose residents are charged: a module's, and an optimizer's state.
+
+    Attributes
+    ----------
+    module : torch.nn.Module
+    optimizer : torch.optim.Optimizer or str, optional
+        Its state counts even before its first step.
+    """
+
+    module: torch.nn.Module
+    optimizer: torch.optim.Optimizer | str | None = None
+
+    def __call__(self, inputs: Sequence[Any]) -> int:
+        """Bytes held throughout a step with these inputs."""
+        return count_residents(self.module, list(inputs), self.optimizer).total
+
+
 def count_residents(
     module: torch.nn.Module, inputs: Any = (), optimizer: torch.optim.Optimizer | str | None = None
 ) -> Residents:
@@ -62,6 +81,11 @@ def count_residents(
         inputs=_count((v for v in tree_leaves(inputs) if isinstance(v, torch.Tensor)), seen),
         optimizer=optimizer_bytes(module, optimizer),
     )
+
+
+def gradient_bytes(module: torch.nn.Module) -> int:
+    """Bytes of the gradients that the parameters of ``module`` have now."""
+    return _count((p.grad for p in module.parameters() if p.grad is not None), set())
 
 
 def _count(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:

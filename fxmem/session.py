@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import logging
+import threading
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from .passes.layout import lay_out_gradients
 from .pipeline import Options, PlannedStep, plan_step
 from .placement import place_step, prove_step
 from .plan import Plan
+from .residents import Holder
 from .runtime.native import load as load_native
 from .runtime.prove import Boxed
 from .scheduling import CLOSE
@@ -67,6 +69,30 @@ class Session:
     spare_bytes: int = 0
     spares: int = 2
     bounds: dict[str, float] = field(default_factory=dict)
+    lock: Any = field(default_factory=threading.RLock, repr=False, compare=False)
+
+    def anew(self, module: torch.nn.Module) -> Session:
+        """The same options for another module, such as a copy; it has no plan yet."""
+        residents = self.residents
+        if isinstance(residents, Holder):
+            residents = Holder(module, residents.optimizer)
+        # What was learnt of one is learnt of the other.
+        return Session(
+            replace(self.options, progress=None),
+            residents,
+            self.backend_name,
+            self.proves,
+            reserve_bytes=self.reserve_bytes,
+        )
+
+    def __getstate__(self) -> dict[str, Any]:
+        """What goes on disk: options, and neither compiled steps nor locks."""
+        state = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "lock"}
+        options = replace(self.options, progress=None)
+        return {**state, "options": options, "steps": [], "current": None, "rehearsing": False}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        self.__dict__.update(state, lock=threading.RLock())
 
     @property
     def uses_inductor(self) -> bool:

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field
 import torch
 import torch.fx as fx
 from torch._ops import OpOverload
+from torch.fx.node import _side_effectful_functions  # private; same in 2.11 to 2.13
 
 aten = torch.ops.aten
 
@@ -31,6 +32,10 @@ _COPY_WHOLE_STORAGE = {
     aten.diagonal_scatter.default,
     aten.as_strided_scatter.default,
 }
+
+
+# Their schemas name no effect, and a second run of one would wait for ever.
+_COLLECTIVES = {"_c10d_functional", "_c10d_functional_autograd", "c10d", "_dtensor", "symm_mem"}
 
 
 @dataclass(frozen=True)
@@ -185,6 +190,21 @@ def is_random(node: fx.Node) -> bool:
         and torch.Tag.nondeterministic_seeded in node.target.tags
         and not _draws_nothing(node)
     )
+
+
+def is_effect(node: fx.Node) -> bool:
+    """Does ``node`` do what others see: talk to other processes, print, assert?
+
+    Such an operator runs once, at its place among the others of its kind.
+    """
+    if not isinstance(node.target, OpOverload):
+        return True  # higher-order operators
+    return node.target in _side_effectful_functions or is_collective(node)
+
+
+def is_collective(node: fx.Node) -> bool:
+    """Does ``node`` wait for other processes, which must do the same?"""
+    return isinstance(node.target, OpOverload) and node.target.namespace in _COLLECTIVES
 
 
 def _draws_nothing(node: fx.Node) -> bool:

@@ -10,9 +10,10 @@ import torch.fx as fx
 
 import fxmem
 import fxmem.pipeline
-from fxmem.costs import Cost
+from fxmem.costs import Cost, MeasuredCosts
 from fxmem.lower import Lowered, lower
 from fxmem.solvers.remat import check
+from fxmem.storages import map_storages
 from fxmem.trace import StepTrace
 from tests.modules import CASES, make
 from tests.schedules import lazy_schedule, random_schedule
@@ -120,8 +121,6 @@ def test_what_the_graph_itself_overwrites_runs_once(lowered) -> None:
     with graph.inserting_after(tanh):
         write = graph.call_function(torch.ops.aten.relu_.default, (tanh,))
     write.meta["val"] = tanh.meta["val"]
-    from fxmem.storages import map_storages
-
     changed = StepTrace(trace.joint, map_storages(graph), trace.forward_outputs, 0)
     found = lower(changed, {n: Cost(0.0, 0) for n in changed.operators}, 0)
     once = {found.operators[v].name for v in found.problem.once}
@@ -129,6 +128,30 @@ def test_what_the_graph_itself_overwrites_runs_once(lowered) -> None:
     assert write.name in once and readers <= once
     ordered = {found.operators[v].name for v in found.problem.ordered if v != found.problem.turn}
     assert ordered == {write.name, *readers}
+
+
+def test_collectives_run_once_in_their_order(lowered) -> None:
+    trace, _ = step_of("outside", lowered)
+    graph = trace.joint.graph
+    found = [n for n in graph.nodes if n.target is torch.ops.aten.tanh.default][:2]
+    talking = []
+    for tanh in found:
+        users = list(tanh.users)
+        for target, rest in (("all_reduce", ("sum", "group")), ("wait_tensor", ())):
+            source = talking[-1] if rest == () else tanh
+            with graph.inserting_after(source):
+                operator = getattr(torch.ops._c10d_functional, target).default
+                talking.append(graph.call_function(operator, (source, *rest)))
+            talking[-1].meta["val"] = torch.empty_like(tanh.meta["val"])
+        for user in users:
+            user.replace_input_with(tanh, talking[-1])
+    changed = StepTrace(trace.joint, map_storages(graph), trace.forward_outputs, 0)
+    costs = MeasuredCosts(torch.device("cpu"))(list(changed.operators))  # runs none of them
+    assert all(costs[n] == Cost(0.0, 0) for n in talking)
+    problem = lower(changed, costs, 0).problem
+    names = [n.name for n in talking]
+    assert [problem.names[v] for v in problem.ordered if v != problem.turn] == names
+    assert set(names) <= {problem.names[v] for v in problem.once}
 
 
 @pytest.mark.parametrize("name", ["dict", "tuple", "passes through", "convnet"])

@@ -265,3 +265,24 @@ def test_channels_last(schedule_by) -> None:
     eager = copy.deepcopy(module)
     wanted = run(eager, eager, case)
     assert differences(run(fxmem.optimize(module, None), module, case), wanted) == []
+
+
+class Scalars(nn.Module):
+    """Small enough that an operator's few bytes for a number make its peak."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.scale * (x + 1).square().mean()
+
+
+@pytest.mark.parametrize("early", [True, False])
+def test_the_first_call_takes_what_the_others_take(early: bool) -> None:
+    """Found by fuzzing: torch checks custom operators on the first call, in bytes of its own."""
+    module, x = Scalars(), torch.randn(8, 64)
+    fitted = fxmem.optimize(module, None, (x,) if early else None)
+    fitted(x).backward()
+    ((plan, proved),) = fitted.report().rows
+    assert proved == plan.peak_bytes

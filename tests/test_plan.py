@@ -134,9 +134,54 @@ def damage_sequence(row: dict) -> None:
     row["sequence"] = None
 
 
+def damage_bytes(row: dict) -> None:
+    row["budget_bytes"] = "2000"
+
+
+def damage_fraction(row: dict) -> None:
+    row["peak_bytes"] = 15.5
+
+
+def damage_sign(row: dict) -> None:
+    row["resident_bytes"] = -1
+
+
+def damage_seconds(row: dict) -> None:
+    row["seconds"] = float("inf")
+
+
+def damage_value_bytes(row: dict) -> None:
+    row["value_bytes"] = [["a", 1]]
+
+
+def damage_names(row: dict) -> None:
+    row["sequence"] = ["a", 3]
+
+
+def damage_kind(row: dict) -> None:
+    row["decisions"]["a"] = {"kind": ["Keep"]}
+
+
+def damage_times(row: dict) -> None:
+    row["decisions"]["a"] = {"kind": "Recompute", "times": "two"}
+
+
+def damage_held(row: dict) -> None:
+    row["timeline"][0][-1] = [1, 2]
+
+
 @pytest.mark.parametrize(
     "damage",
     [
+        damage_bytes,
+        damage_fraction,
+        damage_sign,
+        damage_seconds,
+        damage_value_bytes,
+        damage_names,
+        damage_kind,
+        damage_times,
+        damage_held,
         damage_missing,
         damage_extra,
         damage_decision,
@@ -156,7 +201,9 @@ def test_damaged_file(damage, tmp_path: Path) -> None:
         Plan.load(path)
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", "null", "3", '"plan"', "{}", "\x00"])
+@pytest.mark.parametrize(
+    "text", ["", "{", "[]", "null", "3", '"plan"', "{}", "\x00", "[" * 100_000, "1e400"]
+)
 def test_no_plan_at_all(text: str, tmp_path: Path) -> None:
     path = tmp_path / "plan.json"
     path.write_text(text)
@@ -169,6 +216,22 @@ def test_bytes_that_are_no_text(tmp_path: Path) -> None:
     path.write_bytes(b"\xff\xfe\xfa")
     with pytest.raises(PlanMismatch):
         Plan.load(path)
+
+
+def test_a_save_that_fails_leaves_the_old_file(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "plan.json"
+    small().save(path)
+
+    def full(*_paths: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.replace", full)
+    with pytest.raises(OSError, match="no space left"):
+        small(seed=5).save(path)
+    assert [p.name for p in tmp_path.iterdir()] == ["plan.json"]
+    assert Plan.load(path) == small()
 
 
 def test_cut_short(tmp_path: Path) -> None:

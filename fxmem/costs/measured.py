@@ -14,7 +14,7 @@ from torch._ops import OpOverload
 from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11 to 2.15
 
 from ..allocator import peak_of_calls
-from ..storages import map_storages
+from ..storages import is_collective, map_storages
 from .table import Cost, CostFile, operator_key
 
 _REPEATS = 5
@@ -50,14 +50,21 @@ class MeasuredCosts:
         self.known: dict[str, Cost] = self.file.read() if self.file else {}
         self.progress = progress
 
+    def __getstate__(self) -> dict[str, Any]:
+        """Without the one who listened."""
+        return {**self.__dict__, "progress": None}
+
     def __call__(self, nodes: list[fx.Node]) -> dict[fx.Node, Cost]:
-        """Cost of each node; operators that are not torch's own cost nothing."""
-        plain = [n for n in nodes if isinstance(n.target, OpOverload)]
+        """Cost of each node; operators that are not torch's own cost nothing.
+
+        Nor do collectives: a run of one would wait for other processes.
+        """
+        plain = [n for n in nodes if isinstance(n.target, OpOverload) and not is_collective(n)]
         missing = {k: n for n in plain if (k := operator_key(n)) not in self.known}
         if missing:
             self._measure(missing)
-        free = Cost(0.0, 0)
-        return {n: self.known[operator_key(n)] if n in set(plain) else free for n in nodes}
+        known = {n: self.known[operator_key(n)] for n in plain}
+        return {n: known.get(n, Cost(0.0, 0)) for n in nodes}
 
     def _measure(self, missing: dict[str, fx.Node]) -> None:
         found = {}

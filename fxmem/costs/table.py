@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import json
+import contextlib
 import os
 import platform
-import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 import torch
 import torch.fx as fx
+
+from ..store import BadFile, read_json, write_json
+
+_LONGEST_SECONDS, _MOST_BYTES = 1e6, 1 << 60
 
 
 @dataclass(frozen=True)
@@ -82,27 +85,29 @@ class CostFile:
         self.path = (directory or cache_directory()) / "costs" / f"{safe}.json"
 
     def read(self) -> dict[str, Cost]:
-        """All costs in the file."""
+        """All costs in the file; an entry that is none is passed over."""
         try:
-            rows = json.loads(self.path.read_text())
-            return {
-                str(key): Cost(float(seconds), int(workspace))
-                for key, (seconds, workspace) in rows.items()
-                if seconds >= 0 and workspace >= 0
-            }
-        except (OSError, ValueError, TypeError, AttributeError):
+            rows = read_json(self.path)
+        except (OSError, BadFile):
             return {}
+        if not isinstance(rows, dict):
+            return {}
+        return {key: Cost(float(row[0]), row[1]) for key, row in rows.items() if _is_cost(row)}
 
     def add(self, costs: dict[str, Cost]) -> None:
         """Write ``costs`` beside what is there."""
         rows = {**self.read(), **costs}
-        text = json.dumps({k: [c.seconds, c.workspace_bytes] for k, c in sorted(rows.items())})
-        try:
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            with tempfile.NamedTemporaryFile(
-                "w", dir=self.path.parent, suffix=".tmp", delete=False
-            ) as written:
-                written.write(text)
-            os.replace(written.name, self.path)
-        except OSError:
-            return
+        with contextlib.suppress(OSError):
+            write_json(self.path, {k: [c.seconds, c.workspace_bytes] for k, c in rows.items()})
+
+
+def _is_cost(row: Any) -> bool:
+    """Seconds and bytes that a machine could take; what is beyond is damage."""
+    return (
+        isinstance(row, list)
+        and len(row) == 2
+        and type(row[0]) in (int, float)
+        and type(row[1]) is int
+        and 0 <= row[0] < _LONGEST_SECONDS
+        and 0 <= row[1] < _MOST_BYTES
+    )

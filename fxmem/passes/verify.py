@@ -50,8 +50,10 @@ def _verify_arguments(original: dict[str, fx.Node], laid_out: fx.GraphModule) ->
         args = node.args[3:] if node.target is replay else node.args
         if source is None:
             raise PassError(f"{_where(node)}\nstands for no node of the traced graph")
-        expected = fx.map_arg(source.args, lambda n: n.name)
-        found = fx.map_arg(args, lambda n: of[n].name)
+        written = _out_arguments(node)
+        kwargs = {key: value for key, value in node.kwargs.items() if key not in written}
+        expected = fx.map_arg((source.args, source.kwargs), lambda n: n.name)
+        found = fx.map_arg((args, kwargs), lambda n: of[n].name)
         if list(expected) != list(found):
             raise PassError(f"{_where(node)}\nreads {found}, but {source.format_node()} {expected}")
         of[node] = source
@@ -60,6 +62,13 @@ def _verify_arguments(original: dict[str, fx.Node], laid_out: fx.GraphModule) ->
     for new, old in zip(output.args[0], wanted, strict=True):  # type: ignore[arg-type]
         if isinstance(old, fx.Node) and of[new].name != old.name:
             raise PassError(f"output {old.name} became {of[new].name}")
+
+
+def _out_arguments(node: fx.Node) -> set[str]:
+    """Keywords that say only where the result goes; `_verify_overwrites` looks at those."""
+    if not isinstance(node.target, OpOverload):
+        return set()
+    return {a.name for a in node.target._schema.arguments if a.is_out}
 
 
 def _verify_overwrites(module: fx.GraphModule) -> None:

@@ -69,7 +69,30 @@ def test_file(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "text",
-    ["", "{", "[]", "3", '{"a": 1}', '{"a": [1]}', '{"a": ["x", "y"]}', '{"a": [null, 2]}'],
+    [
+        "",
+        "{",
+        "[]",
+        "3",
+        '{"a": 1}',
+        '{"a": [1]}',
+        '{"a": ["x", "y"]}',
+        '{"a": [null, 2]}',
+        '{"a": [Infinity, 2]}',
+        '{"a": [1.0, Infinity]}',
+        '{"a": [NaN, 2]}',
+        '{"a": [1e400, 2]}',
+        '{"a": [1, 1e400]}',
+        '{"a": [1, true]}',
+        '{"a": [1, 2.5]}',
+        '{"a": {"b": 1}}',
+        '{"a": [1, ' + "9" * 5000 + "]}",
+        '{"a": [1, ' + "9" * 30 + "]}",
+        "[" * 100_000,
+        "[" * 100_000 + "]" * 100_000,
+        '{"a": [1e9, 2]}',
+        "\x00",
+    ],
 )
 def test_damaged_file_counts_as_empty(text: str, tmp_path: Path) -> None:
     file = CostFile(CPU, tmp_path)
@@ -85,6 +108,26 @@ def test_negative_costs_are_not_believed(tmp_path: Path) -> None:
     file.path.parent.mkdir(parents=True)
     file.path.write_text(json.dumps({"a": [-1, 5], "b": [1, -5], "c": [1, 5]}))
     assert file.read() == {"c": Cost(1.0, 5)}
+
+
+def test_bytes_that_are_no_text(tmp_path: Path) -> None:
+    file = CostFile(CPU, tmp_path)
+    file.path.parent.mkdir(parents=True)
+    file.path.write_bytes(b"\xff\xfe\xfa")
+    assert file.read() == {}
+
+
+def test_a_write_that_fails_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    file = CostFile(CPU, tmp_path)
+    file.add({"a": Cost(1.0, 1)})
+
+    def full(*_paths: object) -> None:
+        raise OSError("no space left")
+
+    monkeypatch.setattr("os.replace", full)
+    file.add({"b": Cost(1.0, 1)})
+    assert [p.name for p in file.path.parent.iterdir()] == [file.path.name]
+    assert file.read() == {"a": Cost(1.0, 1)}
 
 
 def test_unwritable_folder_is_no_cache(tmp_path: Path) -> None:

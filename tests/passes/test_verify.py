@@ -7,6 +7,7 @@ from collections.abc import Callable
 import pytest
 import torch
 import torch.fx as fx
+from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxmem.costs import Cost
 from fxmem.lower import lower
@@ -97,6 +98,41 @@ def test_damage_is_found(damage: Callable[[fx.GraphModule], None], message: str)
     damage(laid_out)
     with pytest.raises(PassError, match=message):
         verify_layout(joint, laid_out)
+
+
+def keywords(x: torch.Tensor, tangents_1: torch.Tensor) -> tuple[torch.Tensor, ...]:
+    """Text and a tensor among the keyword arguments."""
+    y = aten.gelu.default(x, approximate="tanh")
+    z = aten.searchsorted.Tensor(y, y * 2, right=True, sorter=aten.argsort.default(y))
+    return z, aten.gelu_backward.default(tangents_1, x, approximate="tanh")
+
+
+def change_number(graph: fx.GraphModule) -> None:
+    find(graph, aten.gelu.default).kwargs = {"approximate": "none"}
+
+
+def change_keyword(graph: fx.GraphModule) -> None:
+    node = find(graph, aten.searchsorted.Tensor)
+    node.kwargs = {**node.kwargs, "sorter": node.args[0]}
+
+
+def drop_keyword(graph: fx.GraphModule) -> None:
+    node = find(graph, aten.searchsorted.Tensor)
+    node.kwargs = {"right": True}
+
+
+@pytest.mark.parametrize("damage", [change_number, change_keyword, drop_keyword])
+def test_damage_to_keywords_is_found(damage: Callable[[fx.GraphModule], None]) -> None:
+    x = torch.ones(3, 4)
+    trace = trace_joint(make_fx(keywords, tracing_mode="fake")(x, x.clone()), 1)
+    lowered = lower(trace, {n: Cost(1.0, 0) for n in trace.operators}, 0)
+    order = lowered.read(range(lowered.problem.count))
+    laid_out = recompute(trace.joint, trace.storages, 1, order)
+    verify_layout(trace.joint, laid_out)
+    verify_layout(trace.joint, reuse(laid_out))
+    damage(laid_out)
+    with pytest.raises(PassError, match="reads"):
+        verify_layout(trace.joint, laid_out)
 
 
 def test_swapped_draws_are_found() -> None:

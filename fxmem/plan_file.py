@@ -1,0 +1,140 @@
+"""A plan as a row of JSON, and back: every field of the kind that it should be, or refused."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, fields
+from typing import Any
+
+from .arena_plan import ArenaPlan
+from .plan import CATEGORIES, Decision, Keep, Moment, Offload, Plan, Recompute
+
+_DECISIONS = {"Keep": Keep, "Recompute": Recompute, "Offload": Offload}
+
+
+def to_row(plan: Plan) -> dict[str, Any]:
+    """The plan in dictionaries, lists, numbers and text."""
+    row = {f.name: getattr(plan, f.name) for f in fields(plan)}
+    row["value_bytes"] = dict(plan.value_bytes)
+    row["pool"] = plan.pool.to_row() if plan.pool else None
+    row["decisions"] = {
+        name: {"kind": type(d).__name__, **asdict(d)} for name, d in plan.decisions.items()
+    }
+    row["timeline"] = [list(asdict(m).values()) for m in plan.timeline]
+    return row
+
+
+def from_row(row: Any) -> Plan:
+    """The plan that `to_row` took apart.
+
+    Raises
+    ------
+    ValueError
+        A field is missing, unknown, or of another kind.
+    """
+    if not isinstance(row, dict) or set(row) != set(_FIELDS):
+        raise ValueError(f"its fields are not those of a plan: {_names(row)}")
+    for name, is_right in _FIELDS.items():
+        if not is_right(row[name]):
+            raise ValueError(f"{name} is {str(row[name])[:80]!r}")
+    row = dict(row)
+    row["decisions"] = {name: _decision(d) for name, d in row["decisions"].items()}
+    row["timeline"] = tuple(Moment(n, p, r, s, t, tuple(h)) for n, p, r, s, t, h in row["timeline"])
+    row["pool"] = ArenaPlan.from_row(row["pool"]) if row["pool"] else None
+    row["sequence"], row["stages"] = tuple(row["sequence"]), tuple(row["stages"])
+    return Plan(**row)
+
+
+def _names(row: Any) -> str:
+    return ", ".join(map(str, row))[:80] if isinstance(row, dict) else type(row).__name__
+
+
+def _decision(row: Mapping[str, Any]) -> Decision:
+    return _DECISIONS[row["kind"]](**{k: v for k, v in row.items() if k != "kind"})
+
+
+def _count(value: Any) -> bool:
+    return type(value) is int and value >= 0
+
+
+def _seconds(value: Any) -> bool:
+    return type(value) in (int, float)
+
+
+def _text(value: Any) -> bool:
+    return isinstance(value, str)
+
+
+def _table(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, dict) and all(map(is_right, value.values()))
+
+
+def _list(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_right, value))
+
+
+def _or_none(is_right: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: value is None or is_right(value)
+
+
+def _is_decision(row: Any) -> bool:
+    wanted: dict[str, dict[str, Callable[[Any], bool]]] = {
+        "Keep": {},
+        "Recompute": {"times": _count},
+        "Offload": {"src": _text, "dst": _text},
+    }
+    if not isinstance(row, dict) or not _text(row.get("kind")) or row["kind"] not in wanted:
+        return False
+    needed = wanted[row["kind"]]
+    return set(row) == {"kind", *needed} and all(is_right(row[k]) for k, is_right in needed.items())
+
+
+def _is_request(row: Any) -> bool:
+    wanted = (_text, _text, _count, _count, _count, _or_none(_count))
+    return (
+        isinstance(row, list)
+        and len(row) == len(wanted)
+        and all(is_right(value) for is_right, value in zip(wanted, row, strict=True))
+    )
+
+
+def _is_pool(row: Any) -> bool:
+    names = {f.name for f in fields(ArenaPlan)}
+    return (
+        isinstance(row, dict)
+        and set(row) == names
+        and all(_count(row[name]) for name in names - {"requests"})
+        and _list(_is_request)(row["requests"])
+    )
+
+
+def _is_moment(row: Any) -> bool:
+    wanted = (_text, _text, lambda v: type(v) is bool, _seconds, _seconds, _list(_count))
+    return (
+        isinstance(row, list)
+        and len(row) == len(wanted)
+        and all(is_right(value) for is_right, value in zip(wanted, row, strict=True))
+        and len(row[-1]) == len(CATEGORIES)
+    )
+
+
+_FIELDS: dict[str, Callable[[Any], bool]] = {
+    "budget_bytes": _or_none(_count),
+    "peak_bytes": _count,
+    "resident_bytes": _count,
+    "baseline_peak_bytes": _count,
+    "seconds": _seconds,
+    "baseline_seconds": _seconds,
+    "lower_bound_seconds": _seconds,
+    "status": _text,
+    "solver": _text,
+    "sequence": _list(_text),
+    "decisions": _table(_is_decision),
+    "value_bytes": _table(_count),
+    "timeline": _list(_is_moment),
+    "graph_hash": _text,
+    "seed": lambda value: type(value) is int,
+    "stages": lambda value: isinstance(value, list),
+    "pool": _or_none(_is_pool),
+    "version": lambda value: type(value) is int,
+}

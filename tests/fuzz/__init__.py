@@ -1,0 +1,1 @@
+"""Random modules under random budgets, against eager."""

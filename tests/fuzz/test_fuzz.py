@@ -1,0 +1,36 @@
+"""Random modules under random budgets: the numbers of eager, within the budget."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import HealthCheck, Phase, assume, given, settings
+
+from tests.fuzz.judge import Refused, judge
+from tests.fuzz.programs import Program, programs
+
+PHASES = (Phase.generate, Phase.shrink)
+LENIENT = (HealthCheck.too_slow, HealthCheck.filter_too_much, HealthCheck.data_too_large)
+
+
+def _judge(program: Program) -> None:
+    try:
+        judge(program)
+    except Refused:
+        assume(False)
+
+
+@settings(
+    max_examples=100, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=LENIENT
+)
+@given(programs(most=6))
+def test_random_modules(program: Program) -> None:
+    _judge(program)
+
+
+@pytest.mark.nightly
+@settings(
+    max_examples=2000, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=LENIENT
+)
+@given(programs(most=12))
+def test_many_random_modules(program: Program) -> None:
+    _judge(program)
