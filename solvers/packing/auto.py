@@ -1,22 +1,19 @@
-"""`pack`: plain orders first, then annealing of the best ones while there is time."""
+"""`pack`: plain orders first, then the search, and CP-SAT where proofs are wanted."""
 
 from __future__ import annotations
 
-import time
-from concurrent.futures import ThreadPoolExecutor
+import time as clock
 
-import numpy as np
+from .arrays import Buffers, height
+from .greedy import Placed, greedy
+from .incumbent import Incumbent
+from .problem import PackingProblem
+from .search import cores, search
+from .solution import PackingSolution
+from .warm import warm_greedy, warm_search
 
-from .greedy import MOST_PAIRS, Buffers, Placed, greedy, place_in
-from .kernels import climb, neighbours
-from .problem import PackingProblem, PackingSolution
-
-# Buffers below this share of the bound are placed last, into what gaps there are.
-_SMALL = 0.002
-_THREADS = 2
-_STARTS = 3
-_HEAT = 0.01
-_MOVES = 64  # of the first round; later ones take as many as fit in half a second
+# CP-SAT gets this share of the time, once, for problems of at most so many buffers.
+_PROOF_SHARE, _PROOF_MOST = 0.2, 120
 
 
 def pack(
@@ -31,95 +28,63 @@ def pack(
     ----------
     problem : PackingProblem
     capacity : int, optional
-        Any packing up to this height will do; None: as low as can be found.
+        Bytes. Given: the first packing within it is the answer, or that there is none. None: the
+        lowest packing that can be found in the time, and less time if it is proved lowest.
     time_limit : float
-        Seconds.
+        Seconds, kept within a tenth. Loading numba's kernels comes on top, once for each process
+        (`warm_up`); those of the search are loaded only where it is needed.
     seed : int
+        For CP-SAT; the other parts draw nothing.
 
     Returns
     -------
     PackingSolution
     """
-    deadline = time.monotonic() + time_limit
+    warm_greedy()
+    deadline = clock.monotonic() + time_limit
     bound = problem.lower_bound
-    if not problem.count:
-        return PackingSolution((), 0, 0, "optimal")
+    buffers = Buffers.of(problem)
     if capacity is not None and capacity < bound:
         return PackingSolution((), 0, bound, "infeasible")
-    target = bound if capacity is None else capacity
-    buffers = Buffers.of(problem)
-    found = greedy(buffers, target, deadline)
-    best = found[0]
-    if best.height > target and time.monotonic() < deadline:
-        best = _anneal(buffers, found, target, deadline, seed)
-    # What is at the top need not be rounded up.
-    height = max(o + s for o, s in zip(best.offset, problem.size, strict=True))
-    if height <= bound:
-        status = "optimal"
-    elif capacity is None or height <= capacity:
-        status = "feasible"
+    if buffers is None:
+        offset = tuple(max(0, at) for at in problem.offsets_given)
+        return PackingSolution(offset, height(problem, offset), bound, "optimal")
+    enough = bound if capacity is None else capacity
+    incumbent = Incumbent(greedy(buffers, enough, deadline, cores()), bound, capacity or 0)
+    if not incumbent.done and clock.monotonic() < deadline:
+        deadline += warm_search()
+        _improve(buffers, incumbent, capacity, deadline, seed)
+    return _answer(buffers, incumbent.best, incumbent.bound, capacity)
+
+
+def _improve(
+    buffers: Buffers, incumbent: Incumbent, capacity: int | None, deadline: float, seed: int
+) -> None:
+    """Search, and for small problems ask CP-SAT in between."""
+    now = clock.monotonic()
+    small = buffers.count <= _PROOF_MOST
+    search(buffers, incumbent, now + 0.4 * (deadline - now) if small else deadline, capacity)
+    if small and not incumbent.done:
+        _prove(buffers, incumbent, capacity, _PROOF_SHARE * (deadline - now), seed)
+    if small and not incumbent.done:
+        search(buffers, incumbent, deadline, capacity)
+
+
+def _prove(
+    buffers: Buffers, incumbent: Incumbent, capacity: int | None, seconds: float, seed: int
+) -> None:
+    from .cpsat import cpsat  # OR-Tools takes half a second to import
+
+    most = incumbent.best.height - 1 if capacity is None else capacity
+    answer = cpsat(buffers, most, capacity is None, seconds, cores(), seed)
+    if answer.placed is not None:
+        incumbent.offer(Placed.of("CP-SAT", buffers, answer.placed))
+    incumbent.bound = max(incumbent.bound, answer.bound)
+
+
+def _answer(buffers: Buffers, best: Placed, bound: int, capacity: int | None) -> PackingSolution:
+    if capacity is not None and best.height > capacity:
+        status = "infeasible" if bound > capacity else "unknown"
     else:
-        status = "unknown"
-    return PackingSolution(tuple(best.offset.tolist()), int(height), bound, status)
-
-
-def _anneal(
-    buffers: Buffers, found: list[Placed], target: int, deadline: float, seed: int
-) -> Placed:
-    """Anneal the orders of the large buffers; the small ones then fill the gaps."""
-    large = (buffers.size >= _SMALL * target) | (buffers.fixed >= 0)
-    if not large.any() or buffers.pairs() > MOST_PAIRS:
-        return found[0]
-    search = _Search(buffers, large, found, target, seed)
-    moves, rounds = _MOVES, 0
-    with ThreadPoolExecutor(_THREADS) as threads:
-        while search.best.height > target and time.monotonic() < deadline:
-            begun = time.monotonic()
-            turns = range(_THREADS * rounds, _THREADS * (rounds + 1))
-            done = max(threads.map(search.run, turns, [moves] * _THREADS))
-            now = time.monotonic()
-            pace = done / max(now - begun, 1e-3)
-            moves = max(8, min(4 * moves, int(pace * min(0.5, max(0.0, deadline - now)))))
-            rounds += 1
-    return search.best
-
-
-class _Search:
-    """The orders so far, and the lowest packing that came of any."""
-
-    def __init__(
-        self, buffers: Buffers, large: np.ndarray, found: list[Placed], target: int, seed: int
-    ) -> None:
-        self.buffers, self.target, self.seed = buffers, target, seed
-        self.index = np.flatnonzero(large)
-        self.large = buffers.take(large)
-        self.near_large, self.near = (
-            neighbours(b.lower, b.upper) for b in (self.large, self.buffers)
-        )
-        number = np.cumsum(large) - 1  # of a large buffer among the large ones
-        self.starts = found[:_STARTS]
-        self.orders = [number[p.order[large[p.order]]] for p in self.starts]
-        self.small = [p.order[~large[p.order]] for p in self.starts]
-        self.best = found[0]
-
-    def run(self, turn: int, moves: int) -> int:
-        """Anneal one of the orders; returns how many moves were made."""
-        which = turn % len(self.orders)
-        _, order, done = climb(
-            self.orders[which].copy(),
-            self.large.size,
-            self.large.fixed,
-            *self.near_large,
-            self.starts[which].best_gap,
-            self.target,
-            moves,
-            self.seed + turn,
-            _HEAT,
-        )
-        self.orders[which] = order
-        whole = np.concatenate([self.index[order], self.small[which]])
-        for best_gap in (True, False):
-            placed = place_in(self.buffers, self.near, whole, best_gap)
-            if placed.height < self.best.height:
-                self.best = placed
-        return int(done)
+        status = "optimal" if best.height <= bound else "feasible"
+    return PackingSolution(buffers.offsets(best.placed), best.height, bound, status)

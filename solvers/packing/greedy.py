@@ -1,120 +1,144 @@
-"""The best of several plain orders: instant, and on training steps near the bound."""
+"""The best of plain orders: instant, and on training steps near the bound."""
 
 from __future__ import annotations
 
-import time
+import time as clock
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
-from .kernels import neighbours, place, place_many
-from .problem import PackingProblem, running_bytes
+from .arrays import Buffers, height
+from .place import place, shelf
+from .skyline import lowest_first
 
-#: Beyond so many pairs of buffers that live at once no lists of them are made.
-MOST_PAIRS = 20_000_000
-
-
-@dataclass(frozen=True)
-class Buffers:
-    """A problem as arrays, sizes rounded up to the alignment."""
-
-    lower: np.ndarray
-    upper: np.ndarray
-    size: np.ndarray
-    fixed: np.ndarray  # -1: free
-
-    @classmethod
-    def of(cls, problem: PackingProblem) -> Buffers:
-        """Of all the problem's buffers."""
-        lower, upper, size = (
-            np.array(v, np.int64) for v in (problem.lower, problem.upper, problem.size)
-        )
-        fixed = np.array([-1 if f is None else f for f in problem.fixed], np.int64)
-        return cls(lower, upper, -(-size // problem.alignment) * problem.alignment, fixed)
-
-    def take(self, chosen: np.ndarray) -> Buffers:
-        """Some of them."""
-        return Buffers(
-            self.lower[chosen], self.upper[chosen], self.size[chosen], self.fixed[chosen]
-        )
-
-    def congestion(self) -> np.ndarray:
-        """Of each buffer, the most bytes alive at any time of its life."""
-        times, live = running_bytes(self.lower, self.upper, self.size)
-        first, last = np.searchsorted(times, self.lower), np.searchsorted(times, self.upper)
-        # Maxima over ranges, by doubling: level k holds those over 2**k entries.
-        levels = [live]
-        while 1 << len(levels) <= len(live):
-            half = 1 << (len(levels) - 1)
-            levels.append(np.maximum(levels[-1][:-half], levels[-1][half:]))
-        level = np.floor(np.log2(last - first)).astype(np.int64)
-        found = np.empty(len(first), np.int64)
-        for k, row in enumerate(levels):
-            at = level == k
-            found[at] = np.maximum(row[first[at]], row[last[at] - (1 << k)])
-        return found
-
-    def pairs(self) -> int:
-        """How many ordered pairs of buffers live at one time."""
-        starts, ends = np.sort(self.lower), np.sort(self.upper)
-        before = np.searchsorted(starts, self.upper, "left")
-        gone = np.searchsorted(ends, self.lower, "right")
-        return int((before - gone - 1).sum())
-
-
-def orders(buffers: Buffers) -> dict[str, np.ndarray]:
-    """Plain orders in which to place buffers, by name."""
-    duration, size = buffers.upper - buffers.lower, buffers.size
-    congestion = buffers.congestion()
-    return {
-        "congestion, size": np.lexsort((-size, -congestion)),
-        "congestion, duration": np.lexsort((-duration, -congestion)),
-        "size": np.lexsort((buffers.lower, -size)),
-        "start": np.lexsort((-size, buffers.lower)),
-        "area": np.argsort(-size.astype(float) * duration, kind="stable"),
-        "duration": np.lexsort((-size, -duration)),
-        "end": np.lexsort((-size, -buffers.upper)),
-    }
+_CHUNK = 2_000  # buffers placed between two looks at the clock
+Order = np.ndarray
+Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True)
 class Placed:
-    """One packing by an order."""
+    """A packing and how it came about.
 
-    height: int
-    offset: np.ndarray
-    order: np.ndarray
-    best_gap: bool
-
-
-def greedy(buffers: Buffers, bound: int, deadline: float) -> list[Placed]:
-    """Packings by every order and both kinds of gap, the lowest first.
-
-    Stops at the bound, and at the deadline once there is one.
+    Attributes
+    ----------
+    name : str
+        Of the method.
+    placed : int64[n]
+        Offsets in units.
+    height : int
+        Bytes.
     """
-    found: list[Placed] = []
-    lists = neighbours(buffers.lower, buffers.upper) if buffers.pairs() <= MOST_PAIRS else None
-    for order in orders(buffers).values():
-        for best_gap in (True, False):
-            placed = place_in(buffers, lists, order, best_gap)
-            found.append(placed)
-            if placed.height <= bound or time.monotonic() > deadline:
-                return sorted(found, key=lambda p: p.height)
-    return sorted(found, key=lambda p: p.height)
+
+    name: str
+    placed: np.ndarray
+    height: int
+
+    @classmethod
+    def of(cls, name: str, buffers: Buffers, placed: np.ndarray) -> Placed:
+        """With the height that ``placed`` has."""
+        return cls(name, placed, height(buffers.problem, buffers.offsets(placed)))
 
 
-def place_in(
+def orders(buffers: Buffers) -> dict[str, Order]:
+    """Orders in which to place buffers, by name; larger first by each key in turn."""
+    size, width = buffers.size, buffers.upper - buffers.lower
+    busiest = buffers.intervals.busiest(buffers.intervals.totals(size))
+    area = size * width
+    return {
+        "busiest, width": np.lexsort((-area, -width, -busiest)),
+        "busiest, size": np.lexsort((-width, -size, -busiest)),
+        "busiest, area": np.lexsort((-width, -area, -busiest)),
+        "start": np.lexsort((-size, buffers.lower)),
+        "end": np.lexsort((-size, -buffers.upper)),
+        "size": np.lexsort((buffers.lower, -size)),
+        "area": np.lexsort((-width, -area)),
+        "width": np.lexsort((-busiest, -area, -width)),
+    }
+
+
+def fill(
     buffers: Buffers,
-    lists: tuple[np.ndarray, np.ndarray] | None,
-    order: np.ndarray,
-    best_gap: bool,
+    order: Order,
+    given: np.ndarray,
+    tightest: bool,
+    stop: Stop = lambda: False,
+) -> np.ndarray | None:
+    """Place all in ``order``, those with an offset in ``given`` there first; None if stopped.
+
+    Parameters
+    ----------
+    buffers : Buffers
+    order : int64[n]
+    given : int64[n]
+        Offsets in units, -1 where free.
+    tightest : bool
+        Take the tightest gap that holds a buffer, not the lowest.
+    stop : callable
+        Asked now and then.
+    """
+    own, top = shelf(buffers), 0
+    known = given[order] >= 0
+    order = np.concatenate([order[known], order[~known]])
+    for at in range(0, len(order), _CHUNK):
+        if stop():
+            return None
+        top = place(own, order[at : at + _CHUNK], given, tightest, top)
+    return own.buffer["bottom"].copy()
+
+
+def each_order(
+    buffers: Buffers, enough: int = 0, deadline: float = float("inf"), threads: int = 2
+) -> Iterator[Placed]:
+    """The packing by each order, lowest first, then in first and in tightest gaps.
+
+    Parameters
+    ----------
+    buffers : Buffers
+    enough : int
+        Stop at a packing of no more bytes.
+    deadline : float
+        By `time.monotonic`: what is not done by then is given up, but for the first.
+    threads : int
+        Orders that are tried at one time.
+    """
+    found_enough = False
+
+    def late() -> bool:
+        return found_enough or clock.monotonic() > deadline
+
+    free = np.full(buffers.count, -1, np.int64)
+    by_name = orders(buffers)
+    # One that is quick for any problem and always finished, the rest by what they promise.
+    jobs: list[tuple[str, Callable[[], np.ndarray | None]]] = [
+        ("first gap, start", partial(fill, buffers, by_name["start"], free, False))
+    ]
+    for name, order in by_name.items():
+        if name != "start":
+            jobs.append((f"first gap, {name}", partial(fill, buffers, order, free, False, late)))
+        jobs.append((f"lowest first, {name}", partial(lowest_first, buffers, order, late)))
+        jobs.append((f"tightest gap, {name}", partial(fill, buffers, order, free, True, late)))
+
+    def run(job: tuple[str, Callable[[], np.ndarray | None]]) -> Placed | None:
+        nonlocal found_enough
+        if job is not jobs[0] and late():
+            return None
+        placed = job[1]()
+        if placed is None:
+            return None
+        found = Placed.of(job[0], buffers, placed)
+        found_enough = found_enough or found.height <= enough
+        return found
+
+    with ThreadPoolExecutor(threads) as pool:
+        yield from (found for found in pool.map(run, jobs) if found is not None)
+
+
+def greedy(
+    buffers: Buffers, enough: int = 0, deadline: float = float("inf"), threads: int = 2
 ) -> Placed:
-    """Place buffers in an order."""
-    offset = np.full(len(order), -1, np.int64)
-    if lists is not None:
-        height = place(order, buffers.size, buffers.fixed, *lists, best_gap, offset)
-    else:
-        height = place_many(
-            order, buffers.lower, buffers.upper, buffers.size, buffers.fixed, best_gap, offset
-        )
-    return Placed(int(height), offset, order, best_gap)
+    """The lowest packing of `each_order`, whose parameters it takes."""
+    return min(each_order(buffers, enough, deadline, threads), key=lambda found: found.height)
