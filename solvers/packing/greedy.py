@@ -3,24 +3,30 @@
 from __future__ import annotations
 
 import time as clock
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 
 import numpy as np
 
 from .arrays import Buffers, height
 from .place import place, shelf
+from .skyline import lowest_first
+
+_CHUNK = 2_000  # buffers placed between two looks at the clock
+Order = np.ndarray
+Stop = Callable[[], bool]
 
 
 @dataclass(frozen=True)
 class Placed:
-    """A packing by an order.
+    """A packing and how it came about.
 
     Attributes
     ----------
     name : str
-        Of the order.
+        Of the method.
     placed : int64[n]
         Offsets in units.
     height : int
@@ -31,28 +37,63 @@ class Placed:
     placed: np.ndarray
     height: int
 
+    @classmethod
+    def of(cls, name: str, buffers: Buffers, placed: np.ndarray) -> Placed:
+        """With the height that ``placed`` has."""
+        return cls(name, placed, height(buffers.problem, buffers.offsets(placed)))
 
-def orders(buffers: Buffers) -> dict[str, np.ndarray]:
-    """Orders in which to place buffers, by name; those that do best on training steps first."""
+
+def orders(buffers: Buffers) -> dict[str, Order]:
+    """Orders in which to place buffers, by name; larger first by each key in turn."""
     size, width = buffers.size, buffers.upper - buffers.lower
     busiest = buffers.intervals.busiest(buffers.intervals.totals(size))
     area = size * width
     return {
-        "busiest, width": np.lexsort((-size, -width, -busiest)),
-        "busiest, size": np.lexsort((-width, -size, -busiest)),
         "start": np.lexsort((-size, buffers.lower)),
-        "size": np.lexsort((buffers.lower, -size)),
-        "busiest, area": np.lexsort((-area, -busiest)),
+        "busiest, width": np.lexsort((-area, -width, -busiest)),
+        "busiest, size": np.lexsort((-width, -size, -busiest)),
+        "busiest, area": np.lexsort((-width, -area, -busiest)),
         "end": np.lexsort((-size, -buffers.upper)),
-        "area": np.lexsort((buffers.lower, -area)),
-        "width": np.lexsort((-size, -width)),
+        "size": np.lexsort((buffers.lower, -size)),
+        "area": np.lexsort((-width, -area)),
+        "width": np.lexsort((-busiest, -area, -width)),
     }
 
 
-def greedy(
+def fill(
+    buffers: Buffers,
+    order: Order,
+    given: np.ndarray,
+    tightest: bool,
+    stop: Stop = lambda: False,
+) -> np.ndarray | None:
+    """Place all in ``order``, those with an offset in ``given`` there first; None if stopped.
+
+    Parameters
+    ----------
+    buffers : Buffers
+    order : int64[n]
+    given : int64[n]
+        Offsets in units, -1 where free.
+    tightest : bool
+        Take the tightest gap that holds a buffer, not the lowest.
+    stop : callable
+        Asked now and then.
+    """
+    own, top = shelf(buffers), 0
+    known = given[order] >= 0
+    order = np.concatenate([order[known], order[~known]])
+    for at in range(0, len(order), _CHUNK):
+        if stop():
+            return None
+        top = place(own, order[at : at + _CHUNK], given, tightest, top)
+    return own.buffer["bottom"].copy()
+
+
+def each_order(
     buffers: Buffers, enough: int = 0, deadline: float = float("inf"), threads: int = 2
-) -> Placed:
-    """The lowest packing by every order, with both kinds of gap.
+) -> Iterator[Placed]:
+    """The packing by each order, lowest first, then in first and in tightest gaps.
 
     Parameters
     ----------
@@ -60,43 +101,46 @@ def greedy(
     enough : int
         Stop at a packing of no more bytes.
     deadline : float
-        By `time.monotonic`: no order is begun after it, but for the first.
+        By `time.monotonic`: what is not done by then is given up, but for the first.
     threads : int
         Orders that are tried at one time.
     """
-    best: Placed | None = None
-    for found in each_order(buffers, enough, deadline, threads):
-        if best is None or found.height < best.height:
-            best = found
-    assert best is not None
-    return best
+    found_enough = False
 
+    def late() -> bool:
+        return found_enough or clock.monotonic() > deadline
 
-def each_order(
-    buffers: Buffers, enough: int = 0, deadline: float = float("inf"), threads: int = 2
-) -> Iterator[Placed]:
-    """The packing by each order and kind of gap; parameters as of `greedy`."""
-    jobs = [(name, order, gap) for name, order in orders(buffers).items() for gap in (True, False)]
-    done = False
+    free = np.full(buffers.count, -1, np.int64)
+    jobs: list[tuple[str, Callable[[], np.ndarray | None]]] = []
+    by_name = orders(buffers)
+    for gap, tightest in (("tightest", True), ("first", False)):
+        for name, order in by_name.items():
+            stop = late if jobs else lambda: False
+            call = partial(fill, buffers, order, free, tightest, stop)
+            jobs.append((f"{gap} gap, {name}", call))
+    lowest = [
+        (f"lowest first, {name}", partial(lowest_first, buffers, order, late))
+        for name, order in by_name.items()
+    ]
+    jobs = jobs[:1] + [job for both in zip(lowest, jobs[1:]) for job in both] + jobs[9:]
 
-    def run(job: tuple[str, np.ndarray, bool]) -> Placed | None:
-        nonlocal done
-        if done or (clock.monotonic() > deadline and job is not jobs[0]):
+    def run(job: tuple[str, Callable[[], np.ndarray | None]]) -> Placed | None:
+        nonlocal found_enough
+        if job is not jobs[0] and late():
             return None
-        name, order, tightest = job
-        own = shelf(buffers)
-        place(own, order, tightest)
-        placed = own.buffer["bottom"].copy()
-        offset = buffers.offsets(placed)
-        found = Placed(
-            f"{name}, {'tightest' if tightest else 'first'} gap",
-            placed,
-            height(buffers.problem, offset),
-        )
-        done = done or found.height <= enough
+        placed = job[1]()
+        if placed is None:
+            return None
+        found = Placed.of(job[0], buffers, placed)
+        found_enough = found_enough or found.height <= enough
         return found
 
     with ThreadPoolExecutor(threads) as pool:
-        for found in pool.map(run, jobs):
-            if found is not None:
-                yield found
+        yield from (found for found in pool.map(run, jobs) if found is not None)
+
+
+def greedy(
+    buffers: Buffers, enough: int = 0, deadline: float = float("inf"), threads: int = 2
+) -> Placed:
+    """The lowest packing of `each_order`, whose parameters it takes."""
+    return min(each_order(buffers, enough, deadline, threads), key=lambda found: found.height)

@@ -13,7 +13,7 @@ PLACED = np.dtype(
     [(name, np.int64) for name in ("first", "last", "size", "gap_at", "gap_end", "bottom", "top")],
     align=True,
 )
-BLOCKS = 128
+BLOCKS = (1, 4, 16, 32, 64, 128, 256)  # how many there may be
 _WIDE = 3  # a buffer in so many blocks looks through all that are placed, and they at it
 
 
@@ -43,27 +43,53 @@ class Shelf(NamedTuple):
     items: np.ndarray
 
 
+def records(buffers: Buffers) -> np.ndarray:
+    """PLACED[n] of ``buffers``, none of them placed."""
+    buffer = np.zeros(buffers.count, PLACED)
+    buffer["first"], buffer["last"] = buffers.intervals.first, buffers.intervals.last
+    buffer["gap_at"], buffer["gap_end"] = buffers.gap_at[:-1], buffers.gap_at[1:]
+    buffer["size"] = buffers.size
+    return buffer
+
+
 def shelf(buffers: Buffers) -> Shelf:
     """An empty shelf for ``buffers``."""
-    intervals, n = buffers.intervals, buffers.count
-    buffer = np.zeros(n, PLACED)
-    buffer["first"], buffer["last"], buffer["size"] = intervals.first, intervals.last, buffers.size
-    buffer["gap_at"], buffer["gap_end"] = buffers.gap_at[:-1], buffers.gap_at[1:]
-    blocks = max(1, min(BLOCKS, n // 32))
-    # As many buffers begin in each block.
-    begin = np.bincount(intervals.first, minlength=intervals.sections)
-    block = np.minimum((np.cumsum(begin) - begin) * blocks // n, blocks - 1)
-    span_from, span_to = block[intervals.first], block[intervals.last - 1]
-    short = span_to - span_from + 1 < _WIDE
-    room = np.zeros(blocks + 2, np.int64)
-    np.add.at(room, span_from[short], 1)
-    np.add.at(room, span_to[short & (span_to > span_from)], 1)
-    room[blocks], room[blocks + 1] = n - short.sum(), n
+    n = buffers.count
+    blocks, block = min(
+        (_blocks(buffers, blocks) for blocks in BLOCKS if blocks == 1 or blocks * 32 <= n),
+        key=lambda choice: _comparisons(buffers, *choice),
+    )
+    room = _room(buffers, blocks, block)
     at = np.concatenate([[0], np.cumsum(room)[:-1]])
     return Shelf(
-        buffer, buffers.gaps, block, at, np.zeros(blocks + 2, np.int64),
+        records(buffers), buffers.gaps, block, at, np.zeros(blocks + 2, np.int64),
         np.empty(room.sum(), np.int32),
     )  # fmt: skip
+
+
+def _blocks(buffers: Buffers, blocks: int) -> tuple[int, np.ndarray]:
+    """How many there are, and the block of each section: as many buffers begin in each."""
+    begin = np.bincount(buffers.intervals.first, minlength=buffers.intervals.sections)
+    return blocks, np.minimum((np.cumsum(begin) - begin) * blocks // buffers.count, blocks - 1)
+
+
+def _room(buffers: Buffers, blocks: int, block: np.ndarray) -> np.ndarray:
+    """Lengths of the lists once all are placed."""
+    one, two = block[buffers.intervals.first], block[buffers.intervals.last - 1]
+    short = two - one + 1 < _WIDE
+    room = np.bincount(one[short], minlength=blocks + 2)
+    room += np.bincount(two[short & (two > one)], minlength=blocks + 2)
+    room[blocks], room[blocks + 1] = buffers.count - short.sum(), buffers.count
+    return room
+
+
+def _comparisons(buffers: Buffers, blocks: int, block: np.ndarray) -> int:
+    """How many others all buffers look at, about."""
+    room = _room(buffers, blocks, block)
+    one, two = block[buffers.intervals.first], block[buffers.intervals.last - 1]
+    short = two - one + 1 < _WIDE
+    seen = room[one] + np.where(two > one, room[two], 0) + room[blocks]
+    return int(np.where(short, seen, room[blocks + 1]).sum())
 
 
 @helper
@@ -145,13 +171,18 @@ def _find(s: Shelf, i: int, tightest: bool) -> int:
 
 
 @entry
-def place(s: Shelf, order: np.ndarray, tightest: bool) -> int:
-    """Place buffers in ``order``; ``s.buffer["bottom"]`` has the offsets. Returns the height."""
-    s.length[:] = 0
-    height, blocks = ZERO, len(s.length) - 2
+def place(s: Shelf, order: np.ndarray, given: np.ndarray, tightest: bool, height: int) -> int:
+    """Add buffers to the shelf in ``order``; ``s.buffer["bottom"]`` has the offsets.
+
+    Those with an offset in ``given``, not -1, are put there. Returns the height so far, from
+    that before.
+    """
+    blocks = len(s.length) - 2
     for i in order:
         b = s.buffer[i]
-        b.bottom = _find(s, i, tightest)
+        b.bottom = given[i]
+        if b.bottom < 0:
+            b.bottom = _find(s, i, tightest)
         b.top = b.bottom + b.size
         height = max(height, b.top)
         one, two = s.block[b.first], s.block[b.last - 1]
