@@ -34,7 +34,6 @@ def cpsat(
     capacity: int,
     minimise: bool,
     seconds: float,
-    hint: np.ndarray | None = None,
     threads: int = 2,
     seed: int = 0,
 ) -> CpsatAnswer:
@@ -49,8 +48,6 @@ def cpsat(
         The lowest, not just any.
     seconds : float
         Time limit.
-    hint : int64[n], optional
-        Offsets in units to begin with.
     threads, seed : int
     """
     model = cp_model.CpModel()
@@ -68,8 +65,6 @@ def cpsat(
         ranges.append(model.new_fixed_size_interval_var(at, size, ""))
         if minimise:
             model.add(height >= buffers.unit * at + problem.size[number])
-        if hint is not None:
-            model.add_hint(at, int(hint[i]))
     for i, fixed in enumerate(problem.offsets_given):
         if fixed >= 0 and problem.size[i]:
             size = -(-problem.size[i] // problem.alignment) * problem.alignment

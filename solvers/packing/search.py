@@ -1,0 +1,208 @@
+"""Many resumable searches side by side: capacities, orderings, and the large buffers first.
+
+Which ordering finds a packing soon is not known beforehand and differs a thousandfold, so each
+search gets a slice in turn, on as many threads as there are, and slices double with every round:
+all together take at most a few times as long as the best one alone.
+"""
+
+from __future__ import annotations
+
+import os
+import time as clock
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from functools import partial
+
+import numpy as np
+
+from .arrays import Buffers
+from .explore import FAILED, RUNNING, SOLVED, explore
+from .greedy import Placed, fill
+from .incumbent import Incumbent
+from .problem import PackingProblem
+from .state import State, empty_state
+
+ORDERS = (
+    ("busiest", "width", "area"),
+    ("width", "area", "busiest"),
+    ("busiest", "area", "width"),
+    ("area", "width", "busiest"),
+)
+# A buffer is large from these shares of the height on.
+LARGE = (0.0, 0.002, 0.004, 0.008, 0.016)
+MOST = 3_000  # buffers in one search: its stack grows with their square
+MOST_PAIRS = 6_000_000  # that meet
+# Nodes of the first slice, on top of one placement of each buffer.
+FIRST_SLICE = 500
+_CHUNK = 500_000  # buffers looked at between two looks at the clock, about
+# Shares of the gap between what is proved and what is found at which to search at one time.
+_TARGETS = (0.0, 0.25, 0.5)
+Stop = Callable[[], bool]
+
+
+def cores() -> int:
+    """Cores that this process may use, 8 at most."""
+    affinity = getattr(os, "sched_getaffinity", None)
+    return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
+
+
+@dataclass
+class Search:
+    """One search for a packing of the buffers of some size, below one capacity.
+
+    Attributes
+    ----------
+    large : Buffers
+        What is searched; the rest fills the gaps.
+    chosen : int64[k]
+        Which of all buffers those are.
+    """
+
+    large: Buffers
+    chosen: np.ndarray
+    capacity: int
+    order: tuple[str, ...]
+    state: State | None = None
+    status: int = RUNNING
+
+    def run(self, nodes: int, stop: Stop) -> None:
+        """Search on until so many nodes are visited, or ``stop``."""
+        if self.state is None:
+            self.state = empty_state(self.large, self.capacity, self.order)
+            nodes += self.large.count
+        chunk = max(50, _CHUNK // self.large.count)
+        while nodes > 0 and self.status == RUNNING and not stop():
+            self.status = explore(self.state, min(chunk, nodes))
+            nodes -= chunk
+
+    def packing(self, buffers: Buffers, stop: Stop) -> Placed | None:
+        """The packing that was found, small buffers filled in; higher if they do not fit."""
+        assert self.state is not None
+        given = np.full(buffers.count, -1, np.int64)
+        given[self.chosen] = self.state.buffer["offset"] * self.large.unit // buffers.unit
+        name = f"search by {', '.join(self.order)}"
+        width = buffers.upper - buffers.lower
+        if len(self.chosen) == buffers.count:
+            return Placed.of(name, buffers, given)
+        best: Placed | None = None
+        for by in (buffers.size, buffers.size * width):
+            for tightest in (True, False):
+                placed = fill(buffers, np.argsort(-by, kind="stable"), given, tightest, stop)
+                if placed is None:
+                    return best
+                found = Placed.of(name, buffers, placed)
+                if best is None or found.height < best.height:
+                    best = found
+                if best.height <= self.capacity:
+                    return best
+        return best
+
+
+def levels(buffers: Buffers, height: int) -> list[tuple[Buffers, np.ndarray]]:
+    """All buffers and ever fewer large ones, each with its number among all."""
+    found: list[tuple[Buffers, np.ndarray]] = []
+    for share in LARGE:
+        chosen = np.flatnonzero(buffers.size * buffers.unit >= share * height)
+        if not len(chosen) or len(chosen) > MOST:
+            continue
+        if found and len(chosen) > 0.95 * len(found[-1][1]):
+            continue
+        large = _subset(buffers, chosen) if len(chosen) < buffers.count else buffers
+        if large.intervals.pairs() <= MOST_PAIRS:
+            found.append((large, chosen))
+    return found
+
+
+def _subset(buffers: Buffers, chosen: np.ndarray) -> Buffers:
+    """The problem without the other free buffers."""
+    whole = buffers.problem
+    free = np.zeros(whole.count, np.bool_)
+    free[buffers.index] = True
+    free[buffers.index[chosen]] = False
+    kept = np.flatnonzero(~free)
+
+    def take(values: Iterable[int]) -> list[int]:
+        return np.array(tuple(values), np.int64)[kept].tolist()
+
+    problem: PackingProblem = replace(
+        whole,
+        lower=take(whole.lower),
+        upper=take(whole.upper),
+        size=take(whole.size),
+        fixed=take(whole.offsets_given),
+    )
+    large = Buffers.of(problem)
+    assert large is not None
+    return large
+
+
+def search(
+    buffers: Buffers, incumbent: Incumbent, deadline: float, capacity: int | None = None
+) -> None:
+    """Lower the incumbent until it is done or the deadline.
+
+    Parameters
+    ----------
+    buffers : Buffers
+    incumbent : Incumbent
+        Updated in place.
+    deadline : float
+        By `time.monotonic`.
+    capacity : int, optional
+        Decide this capacity alone; else the lowest packing is sought.
+    """
+    parts = levels(buffers, incumbent.best.height)
+    unit = _height_unit(buffers)
+    searches: dict[tuple[int, int, int], Search] = {}
+    nodes = FIRST_SLICE
+
+    def late() -> bool:
+        return incumbent.done or clock.monotonic() > deadline
+
+    def run(job: Search, goal: int) -> None:
+        def over() -> bool:
+            return late() or not incumbent.bound <= goal < incumbent.best.height
+
+        job.run(nodes, over)
+        if job.status == SOLVED:
+            incumbent.offer(job.packing(buffers, late))
+        elif job.status == FAILED:
+            # What does not fit without the small ones does not fit with them.
+            incumbent.prove(goal, unit)
+
+    with ThreadPoolExecutor(cores()) as pool:
+        while parts and not late():
+            goals = [capacity] if capacity is not None else _goals(incumbent, unit, searches)
+            for key in [k for k in searches if k[0] not in goals]:
+                del searches[key]
+            for goal in goals:
+                for level, (large, chosen) in enumerate(parts):
+                    for order, keys in enumerate(ORDERS):
+                        if (goal, level, order) not in searches:
+                            searches[goal, level, order] = Search(large, chosen, goal, keys)
+            open_ = [(k[0], s) for k, s in searches.items() if s.status == RUNNING]
+            if not open_:
+                return
+            for done in [pool.submit(partial(run, job, goal)) for goal, job in open_]:
+                done.result()
+            nodes *= 2
+
+
+def _height_unit(buffers: Buffers) -> int:
+    """Bytes of which the height of any packing worth looking at is a multiple."""
+    size = np.array(buffers.problem.size, np.int64)
+    return int(np.gcd(buffers.unit, np.gcd.reduce(size)))
+
+
+def _goals(
+    incumbent: Incumbent, unit: int, searches: Iterable[tuple[int, int, int]]
+) -> list[int]:
+    """Capacities to search at: those under way that still matter, and new ones."""
+    low, high = incumbent.bound, incumbent.best.height
+    goals = sorted({goal for goal, _, _ in searches if low <= goal < high})
+    for share in _TARGETS:
+        goal = min(high - unit, low + int(share * (high - low)) // unit * unit)
+        if len(goals) < len(_TARGETS) and goal not in goals and goal >= low:
+            goals.append(goal)
+    return goals
