@@ -12,7 +12,7 @@ import time as clock
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from functools import partial
+from itertools import product
 
 import numpy as np
 
@@ -21,7 +21,7 @@ from .explore import FAILED, RUNNING, SOLVED, explore
 from .greedy import Placed, fill
 from .incumbent import Incumbent
 from .problem import PackingProblem
-from .state import State, empty_state
+from .state import State, begin, blank
 
 ORDERS = (
     ("busiest", "width", "area"),
@@ -30,7 +30,7 @@ ORDERS = (
     ("area", "width", "busiest"),
 )
 # A buffer is large from these shares of the height on.
-LARGE = (0.0, 0.002, 0.004, 0.008, 0.016)
+LARGE = (0.0, 0.0005, 0.001, 0.002, 0.004)
 MOST = 3_000  # buffers in one search: its stack grows with their square
 MOST_PAIRS = 6_000_000  # that meet
 # Nodes of the first slice, on top of one placement of each buffer.
@@ -39,6 +39,7 @@ _CHUNK = 500_000  # buffers looked at between two looks at the clock, about
 # Shares of the gap between what is proved and what is found at which to search at one time.
 _TARGETS = (0.0, 0.25, 0.5)
 Stop = Callable[[], bool]
+Key = tuple[int, int, int]  # level, capacity, ordering
 
 
 def cores() -> int:
@@ -47,9 +48,9 @@ def cores() -> int:
     return min(8, len(affinity(0)) if affinity else os.cpu_count() or 1)
 
 
-@dataclass
-class Search:
-    """One search for a packing of the buffers of some size, below one capacity.
+@dataclass(frozen=True)
+class Level:
+    """The buffers of some size.
 
     Attributes
     ----------
@@ -57,10 +58,20 @@ class Search:
         What is searched; the rest fills the gaps.
     chosen : int64[k]
         Which of all buffers those are.
+    start : State
+        What searches of them begin with.
     """
 
     large: Buffers
     chosen: np.ndarray
+    start: State
+
+
+@dataclass
+class Search:
+    """One search for a packing of a level's buffers below one capacity."""
+
+    level: Level
     capacity: int
     order: tuple[str, ...]
     state: State | None = None
@@ -69,9 +80,9 @@ class Search:
     def run(self, nodes: int, stop: Stop) -> None:
         """Search on until so many nodes are visited, or ``stop``."""
         if self.state is None:
-            self.state = empty_state(self.large, self.capacity, self.order)
-            nodes += self.large.count
-        chunk = max(50, _CHUNK // self.large.count)
+            self.state = begin(self.level.start, self.level.large, self.capacity, self.order)
+            nodes += self.level.large.count
+        chunk = max(50, _CHUNK // self.level.large.count)
         while nodes > 0 and self.status == RUNNING and not stop():
             self.status = explore(self.state, min(chunk, nodes))
             nodes -= chunk
@@ -79,11 +90,11 @@ class Search:
     def packing(self, buffers: Buffers, stop: Stop) -> Placed | None:
         """The packing that was found, small buffers filled in; higher if they do not fit."""
         assert self.state is not None
-        given = np.full(buffers.count, -1, np.int64)
-        given[self.chosen] = self.state.buffer["offset"] * self.large.unit // buffers.unit
+        given, chosen = np.full(buffers.count, -1, np.int64), self.level.chosen
+        given[chosen] = self.state.buffer["offset"] * self.level.large.unit // buffers.unit
         name = f"search by {', '.join(self.order)}"
         width = buffers.upper - buffers.lower
-        if len(self.chosen) == buffers.count:
+        if len(chosen) == buffers.count:
             return Placed.of(name, buffers, given)
         best: Placed | None = None
         for by in (buffers.size, buffers.size * width):
@@ -99,19 +110,19 @@ class Search:
         return best
 
 
-def levels(buffers: Buffers, height: int) -> list[tuple[Buffers, np.ndarray]]:
-    """All buffers and ever fewer large ones, each with its number among all."""
-    found: list[tuple[Buffers, np.ndarray]] = []
+def levels(buffers: Buffers, height: int) -> list[Level]:
+    """Ever more buffers, the large ones first, at last all; those too many to search left out."""
+    found: list[Level] = []
     for share in LARGE:
         chosen = np.flatnonzero(buffers.size * buffers.unit >= share * height)
         if not len(chosen) or len(chosen) > MOST:
             continue
-        if found and len(chosen) > 0.95 * len(found[-1][1]):
+        if found and len(chosen) > 0.95 * len(found[-1].chosen):
             continue
         large = _subset(buffers, chosen) if len(chosen) < buffers.count else buffers
         if large.intervals.pairs() <= MOST_PAIRS:
-            found.append((large, chosen))
-    return found
+            found.append(Level(large, chosen, blank(large)))
+    return found[::-1]
 
 
 def _subset(buffers: Buffers, chosen: np.ndarray) -> Buffers:
@@ -154,38 +165,39 @@ def search(
     """
     parts = levels(buffers, incumbent.best.height)
     unit = _height_unit(buffers)
-    searches: dict[tuple[int, int, int], Search] = {}
+    searches: dict[Key, Search] = {}
     nodes = FIRST_SLICE
 
     def late() -> bool:
         return incumbent.done or clock.monotonic() > deadline
 
-    def run(job: Search, goal: int) -> None:
+    def run(job: Search) -> None:
         def over() -> bool:
-            return late() or not incumbent.bound <= goal < incumbent.best.height
+            return late() or not incumbent.bound <= job.capacity < incumbent.best.height
+
+        if over():
+            return
 
         job.run(nodes, over)
         if job.status == SOLVED:
             incumbent.offer(job.packing(buffers, late))
         elif job.status == FAILED:
             # What does not fit without the small ones does not fit with them.
-            incumbent.prove(goal, unit)
+            incumbent.prove(job.capacity, unit)
 
     with ThreadPoolExecutor(cores()) as pool:
         while parts and not late():
             goals = [capacity] if capacity is not None else _goals(incumbent, unit, searches)
-            for key in [k for k in searches if k[0] not in goals]:
+            for key in [key for key in searches if key[1] not in goals]:
                 del searches[key]
-            for goal in goals:
-                for level, (large, chosen) in enumerate(parts):
-                    for order, keys in enumerate(ORDERS):
-                        if (goal, level, order) not in searches:
-                            searches[goal, level, order] = Search(large, chosen, goal, keys)
-            open_ = [(k[0], s) for k, s in searches.items() if s.status == RUNNING]
+            for level, goal, order in product(range(len(parts)), goals, range(len(ORDERS))):
+                if (level, goal, order) not in searches:
+                    searches[level, goal, order] = Search(parts[level], goal, ORDERS[order])
+            open_ = [searches[key] for key in sorted(searches) if searches[key].status == RUNNING]
             if not open_:
                 return
-            for done in [pool.submit(partial(run, job, goal)) for goal, job in open_]:
-                done.result()
+            for _ in pool.map(run, open_):
+                pass
             nodes *= 2
 
 
@@ -195,12 +207,10 @@ def _height_unit(buffers: Buffers) -> int:
     return int(np.gcd(buffers.unit, np.gcd.reduce(size)))
 
 
-def _goals(
-    incumbent: Incumbent, unit: int, searches: Iterable[tuple[int, int, int]]
-) -> list[int]:
+def _goals(incumbent: Incumbent, unit: int, searches: Iterable[Key]) -> list[int]:
     """Capacities to search at: those under way that still matter, and new ones."""
     low, high = incumbent.bound, incumbent.best.height
-    goals = sorted({goal for goal, _, _ in searches if low <= goal < high})
+    goals = sorted({goal for _, goal, _ in searches if low <= goal < high})
     for share in _TARGETS:
         goal = min(high - unit, low + int(share * (high - low)) // unit * unit)
         if len(goals) < len(_TARGETS) and goal not in goals and goal >= low:

@@ -80,64 +80,80 @@ class State(NamedTuple):
     meta: np.ndarray
 
 
-def empty_state(buffers: Buffers, capacity: int, order: tuple[str, ...]) -> State:
+def blank(buffers: Buffers) -> State:
+    """What all searches of ``buffers`` begin with, whatever their capacity and ordering."""
+    n, intervals = buffers.count, buffers.intervals
+    near_at, near = buffers.near
+    first, last = intervals.first, intervals.last
+    buffer, section = np.zeros(n, BUFFER), np.zeros(intervals.sections, SECTION)
+    buffer["offset"], buffer["size"] = OPEN, buffers.size
+    buffer["first"], buffer["last"] = first, last
+    buffer["near_at"], buffer["near_end"] = near_at[:-1], near_at[1:]
+    gap_at = len(near) + 2 * buffers.gap_at
+    buffer["gap_at"], buffer["gap_end"] = gap_at[:-1], gap_at[1:]
+    buffer["width"] = buffers.upper - buffers.lower
+    buffer["area"] = buffer["width"] * buffer["size"]
+    buffer["twin"] = _twins(buffers)
+    section["total"] = intervals.totals(buffers.size)
+    buffer["busiest"] = intervals.busiest(section["total"])
+    section["witness"] = -1
+    alive = intervals.totals(np.ones(n, np.int64))
+    section["across"] = alive - np.bincount(last - 1, minlength=intervals.sections)
+    who = [np.flatnonzero((first <= s) & (s < last)) for s in range(intervals.sections)]
+    section["who_end"] = gap_at[-1] + np.cumsum(alive)
+    section["who_at"] = section["who_end"] - alive
+    rows = np.concatenate([near, buffers.gaps.ravel(), *who]).astype(np.int64)
+    none = np.empty(0, np.int64)
+    return State(
+        buffer, section, np.zeros(n + 2, FRAME), rows, none, np.empty(0, TRAIL),
+        np.empty(0, FAILED), np.zeros(META, np.int64),
+    )  # fmt: skip
+
+
+def begin(start: State, buffers: Buffers, capacity: int, order: tuple[str, ...]) -> State:
     """A search that has not begun.
 
     Parameters
     ----------
+    start : State
+        From `blank`.
     buffers : Buffers
     capacity : int
         Bytes.
     order : tuple of str
         Permutation of `KEYS`: larger first, by the first key that differs.
     """
-    n, intervals = buffers.count, buffers.intervals
-    near_at, near = buffers.near
-    first, last = intervals.first, intervals.last
-    gaps = buffers.gaps.ravel()
-    rows = [near, gaps]
-    buffer, section = np.zeros(n, BUFFER), np.zeros(intervals.sections, SECTION)
-    buffer["offset"], buffer["size"], buffer["limit"] = OPEN, buffers.size, buffers.limit(capacity)
-    buffer["first"], buffer["last"] = first, last
-    buffer["near_at"], buffer["near_end"] = near_at[:-1], near_at[1:]
-    buffer["gap_at"], buffer["gap_end"] = (
-        len(near) + 2 * buffers.gap_at[:-1],
-        len(near) + 2 * buffers.gap_at[1:],
-    )
-    buffer["width"] = buffers.upper - buffers.lower
-    buffer["area"] = buffer["width"] * buffer["size"]
-    section["total"] = intervals.totals(buffers.size)
-    buffer["busiest"] = intervals.busiest(section["total"])
-    section["witness"] = -1
-    at = len(near) + len(gaps)
-    who = [np.flatnonzero((first <= s) & (s < last)) for s in range(intervals.sections)]
-    ends = at + np.cumsum([len(w) for w in who])
-    section["who_end"], section["who_at"] = ends, ends - [len(w) for w in who]
-    alive = section["who_end"] - section["who_at"]
-    ending = np.bincount(last - 1, minlength=intervals.sections)
-    section["across"] = alive - ending
-    buffer["twin"] = _twins(buffers, buffer["limit"])
-    meta = np.zeros(META, np.int64)
+    buffer, meta, n = start.buffer.copy(), start.meta.copy(), len(start.buffer)
+    buffer["limit"] = buffers.limit(capacity)
     meta[CAPACITY] = -(-capacity // buffers.unit)
     meta[ORDER] = sum(KEYS.index(key) << (2 * place) for place, key in enumerate(order))
     failed = np.zeros(TABLE, FAILED)
     failed["floor"] = UNSEEN
-    return State(
-        buffer, section, np.zeros(n + 2, FRAME),
-        np.concatenate([*rows, *who]).astype(np.int64),
-        np.empty((n + 2) * (n + 4) + intervals.sections, np.int64),
-        np.empty(len(near) + n + 1, TRAIL), failed, meta,
-    )  # fmt: skip
+    return start._replace(
+        buffer=buffer,
+        section=start.section.copy(),
+        frame=start.frame.copy(),
+        items=np.empty((n + 2) * (n + 4) + len(start.section), np.int64),
+        trail=np.empty(len(buffers.near[1]) + n + 1, TRAIL),
+        failed=failed,
+        meta=meta,
+    )
 
 
-def _twins(buffers: Buffers, limit: np.ndarray) -> np.ndarray:
-    """For each buffer the one before it of equal size, sections and limits; -1: none."""
+def empty_state(buffers: Buffers, capacity: int, order: tuple[str, ...]) -> State:
+    """`begin` from a new `blank`."""
+    return begin(blank(buffers), buffers, capacity, order)
+
+
+def _twins(buffers: Buffers) -> np.ndarray:
+    """For each buffer the one before it of equal size, sections and gaps; -1: none."""
     seen: dict[tuple[object, ...], int] = {}
     twins = np.full(buffers.count, -1, np.int64)
-    first, last = buffers.intervals.first, buffers.intervals.last
-    for i in range(buffers.count):
+    first, last = buffers.intervals.first.tolist(), buffers.intervals.last.tolist()
+    size = buffers.problem.size
+    for i, number in enumerate(buffers.index.tolist()):
         gaps = buffers.gaps[buffers.gap_at[i] : buffers.gap_at[i + 1]].tobytes()
-        equal = (buffers.size[i], first[i], last[i], limit[i], gaps)
+        equal = (size[number], first[i], last[i], gaps)
         twins[i] = seen.get(equal, -1)
         seen[equal] = i
     return twins
