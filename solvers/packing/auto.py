@@ -82,12 +82,9 @@ def _prove(
     incumbent.bound = max(incumbent.bound, answer.bound)
 
 
-def _answer(
-    buffers: Buffers, best: Placed, bound: int, capacity: int | None
-) -> PackingSolution:
-    status = "feasible"
-    if best.height <= bound:
-        status = "optimal"
-    elif capacity is not None and best.height > capacity:
+def _answer(buffers: Buffers, best: Placed, bound: int, capacity: int | None) -> PackingSolution:
+    if capacity is not None and best.height > capacity:
         status = "infeasible" if bound > capacity else "unknown"
+    else:
+        status = "optimal" if best.height <= bound else "feasible"
     return PackingSolution(buffers.offsets(best.placed), best.height, bound, status)

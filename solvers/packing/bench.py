@@ -105,9 +105,7 @@ def bench(
             raise AssertionError(f"{path.stem}: {height} bytes, not {answer.height}")
         if answer.status in ("optimal", "feasible") and limit is not None and height > limit:
             raise AssertionError(f"{path.stem}: {height} bytes over {limit}")
-        yield Row(
-            path.stem, problem.count, limit, height, answer.lower_bound, answer.status, took
-        )
+        yield Row(path.stem, problem.count, limit, height, answer.lower_bound, answer.status, took)
 
 
 def to_json(rows: Sequence[Row]) -> str:

@@ -15,7 +15,7 @@ each cuts off only what could be moved down, or what failed before from a state 
 from __future__ import annotations
 
 from .jit import INFINITE, MINUS_ONE, ONE, ZERO, entry, helper
-from .state import CAPACITY, DEPTH, NODES, OPEN, ORDER, TABLE, TOP, TRAILED, State
+from .state import CAPACITY, DEPTH, NODES, OPEN, ORDER, TOP, TRAILED, State
 
 RUNNING, SOLVED, FAILED = range(3)
 
@@ -189,7 +189,7 @@ def _enter(s: State, owner: int, low: int, high: int, floor: int, after: int, so
     frame.owner, frame.low, frame.high, frame.floor = owner, low, high, floor
     frame.list_end, frame.next, frame.end = n, n, end
     frame.fails_from, frame.key, frame.placed = skipped + 1, key, MINUS_ONE
-    known = s.failed[key & (TABLE - 1)]
+    known = s.failed[key & (len(s.failed) - 1)]
     if known.key == key and known.floor <= floor:
         frame.end = frame.next
     s.meta[DEPTH], s.meta[TOP] = f, end
@@ -240,7 +240,7 @@ def _descend(s: State, f: int) -> bool:
 def _fail(s: State, f: int) -> int:
     """Frame ``f`` is exhausted: remember it, take back all of its group, return its owner."""
     frame = s.frame[f]
-    known = s.failed[frame.key & (TABLE - 1)]
+    known = s.failed[frame.key & (len(s.failed) - 1)]
     if known.key != frame.key or known.floor > frame.fails_from:
         known.key, known.floor = frame.key, frame.fails_from
     for g in range(f - 1, frame.owner, -1):

@@ -130,9 +130,7 @@ def lowest_first(
     for _ in range(0, PATIENCE * n, _CHUNK):
         if stop():
             return None
-        length = _lowest_first(
-            heap, length, order, buffer, buffers.gaps, tree, raised, _CHUNK
-        )
+        length = _lowest_first(heap, length, order, buffer, buffers.gaps, tree, raised, _CHUNK)
         if not length:
             return buffer["bottom"].copy()
     return None

@@ -37,6 +37,7 @@ TRAIL = np.dtype([("buffer", np.int64), ("least", np.int64)], align=True)
 FAILED = np.dtype([("key", np.int64), ("floor", np.int64)], align=True)
 
 DEPTH, TOP, TRAILED, CAPACITY, ORDER, NODES, META = range(7)
+# Entries of the table of failures, at most; few for small problems, since many searches run.
 TABLE = 1 << 18
 UNSEEN = 1 << 62
 
@@ -66,8 +67,8 @@ class State(NamedTuple):
         A stack of lists, candidates and boundaries of pieces.
     trail : TRAIL[...]
         Least offsets to go back to.
-    failed : FAILED[...]
-        A table of pieces that are known to have no packing.
+    failed : FAILED[power of two]
+        A table of pieces that are known to have no packing, by hash; newer entries replace older.
     """
 
     buffer: np.ndarray
@@ -127,7 +128,7 @@ def begin(start: State, buffers: Buffers, capacity: int, order: tuple[str, ...])
     buffer["limit"] = buffers.limit(capacity)
     meta[CAPACITY] = -(-capacity // buffers.unit)
     meta[ORDER] = sum(KEYS.index(key) << (2 * place) for place, key in enumerate(order))
-    failed = np.zeros(TABLE, FAILED)
+    failed = np.zeros(min(TABLE, 1 << (2 * n.bit_length() + 4)), FAILED)
     failed["floor"] = UNSEEN
     return start._replace(
         buffer=buffer,

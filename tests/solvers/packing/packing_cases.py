@@ -10,7 +10,9 @@ from fxmem.solvers.packing.overlap import first_overlap
 
 
 @st.composite
-def problems(draw: st.DrawFn, most: int = 7, largest: int = 9, fixed: bool = True) -> PackingProblem:
+def problems(
+    draw: st.DrawFn, most: int = 7, largest: int = 9, fixed: bool = True
+) -> PackingProblem:
     """Small problems, some with an alignment and with fixed buffers."""
     count = draw(st.integers(1, most))
     lower = draw(st.lists(st.integers(0, 7), min_size=count, max_size=count))

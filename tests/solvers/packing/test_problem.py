@@ -93,9 +93,7 @@ def test_sections_say_who_meets_whom(problem: PackingProblem) -> None:
         (i, j)
         for i, a in enumerate(number)
         for j, b in enumerate(number)
-        if i != j
-        and problem.lower[a] < problem.upper[b]
-        and problem.lower[b] < problem.upper[a]
+        if i != j and problem.lower[a] < problem.upper[b] and problem.lower[b] < problem.upper[a]
     }
     assert len(met) == buffers.intervals.pairs() == len(neighbours(buffers.lower, buffers.upper)[1])
     totals = buffers.intervals.totals(buffers.size)
