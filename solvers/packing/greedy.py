@@ -111,18 +111,17 @@ def each_order(
         return found_enough or clock.monotonic() > deadline
 
     free = np.full(buffers.count, -1, np.int64)
-    jobs: list[tuple[str, Callable[[], np.ndarray | None]]] = []
     by_name = orders(buffers)
-    for gap, tightest in (("tightest", True), ("first", False)):
-        for name, order in by_name.items():
-            stop = late if jobs else lambda: False
-            call = partial(fill, buffers, order, free, tightest, stop)
-            jobs.append((f"{gap} gap, {name}", call))
-    lowest = [
-        (f"lowest first, {name}", partial(lowest_first, buffers, order, late))
-        for name, order in by_name.items()
+    # One that is quick for any problem and always finished, the rest by what they promise.
+    jobs: list[tuple[str, Callable[[], np.ndarray | None]]] = [
+        ("tightest gap, start", partial(fill, buffers, by_name["start"], free, True))
     ]
-    jobs = jobs[:1] + [job for both in zip(lowest, jobs[1:]) for job in both] + jobs[9:]
+    for name, order in by_name.items():
+        jobs.append((f"lowest first, {name}", partial(lowest_first, buffers, order, late)))
+        if name != "start":
+            jobs.append((f"tightest gap, {name}", partial(fill, buffers, order, free, True, late)))
+    for name, order in by_name.items():
+        jobs.append((f"first gap, {name}", partial(fill, buffers, order, free, False, late)))
 
     def run(job: tuple[str, Callable[[], np.ndarray | None]]) -> Placed | None:
         nonlocal found_enough

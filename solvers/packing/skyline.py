@@ -43,7 +43,7 @@ def _highest(tree: np.ndarray, raised: np.ndarray, first: int, last: int) -> int
 
 @helper
 def _raise(tree: np.ndarray, raised: np.ndarray, first: int, last: int, top: int) -> None:
-    """Lift those sections to ``top``: ``tree`` holds maxima, ``raised`` what a whole subtree got."""
+    """Lift those sections to ``top``; ``raised`` holds what whole subtrees were lifted to."""
     leaves = len(tree) >> 1
     low, high = first + leaves, last - 1 + leaves
     one, two = low >> 1, high >> 1

@@ -17,7 +17,7 @@ def problems(
     count = draw(st.integers(1, most))
     lower = draw(st.lists(st.integers(0, 7), min_size=count, max_size=count))
     width = draw(st.lists(st.integers(1, 5), min_size=count, max_size=count))
-    size = draw(st.lists(st.integers(0, largest), min_size=count, max_size=count))
+    size = draw(st.lists(st.integers(0, 9), min_size=count, max_size=count))
     alignment = draw(st.sampled_from([1, 1, 2, 4]))
     upper = [low + w for low, w in zip(lower, width, strict=True)]
     given = [-1] * count
