@@ -49,10 +49,10 @@ def orders(buffers: Buffers) -> dict[str, Order]:
     busiest = buffers.intervals.busiest(buffers.intervals.totals(size))
     area = size * width
     return {
-        "start": np.lexsort((-size, buffers.lower)),
         "busiest, width": np.lexsort((-area, -width, -busiest)),
         "busiest, size": np.lexsort((-width, -size, -busiest)),
         "busiest, area": np.lexsort((-width, -area, -busiest)),
+        "start": np.lexsort((-size, buffers.lower)),
         "end": np.lexsort((-size, -buffers.upper)),
         "size": np.lexsort((buffers.lower, -size)),
         "area": np.lexsort((-width, -area)),
@@ -114,14 +114,13 @@ def each_order(
     by_name = orders(buffers)
     # One that is quick for any problem and always finished, the rest by what they promise.
     jobs: list[tuple[str, Callable[[], np.ndarray | None]]] = [
-        ("tightest gap, start", partial(fill, buffers, by_name["start"], free, True))
+        ("first gap, start", partial(fill, buffers, by_name["start"], free, False))
     ]
     for name, order in by_name.items():
-        jobs.append((f"lowest first, {name}", partial(lowest_first, buffers, order, late)))
         if name != "start":
-            jobs.append((f"tightest gap, {name}", partial(fill, buffers, order, free, True, late)))
-    for name, order in by_name.items():
-        jobs.append((f"first gap, {name}", partial(fill, buffers, order, free, False, late)))
+            jobs.append((f"first gap, {name}", partial(fill, buffers, order, free, False, late)))
+        jobs.append((f"lowest first, {name}", partial(lowest_first, buffers, order, late)))
+        jobs.append((f"tightest gap, {name}", partial(fill, buffers, order, free, True, late)))
 
     def run(job: tuple[str, Callable[[], np.ndarray | None]]) -> Placed | None:
         nonlocal found_enough
