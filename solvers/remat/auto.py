@@ -122,7 +122,7 @@ def solve(
         incumbent.bound = bound.time
         first = [order]
         if solver == "auto":
-            first = _starts(problem, a, limit, bound.price, incumbent, reorder, prelude)
+            first = _starts(problem, a, limit, bound.price, incumbent, reorder, prelude, gap)
             if incumbent.sequence is None:
                 # Nothing fits yet. Where annealing finds no way either, look for any schedule
                 # that fits, whatever its time, then shorten that.
@@ -210,6 +210,7 @@ def _starts(
     incumbent: Incumbent,
     reorder: bool,
     time_limit: float,
+    gap: float,
 ) -> list[np.ndarray]:
     """First schedules of the search, most promising first."""
     scale = max(price, float(a.op["time"].sum()) / max(1.0, float(a.storage["size"].sum())))
@@ -231,6 +232,8 @@ def _starts(
             now = clock.monotonic()
             cuts.insert(0, blocks(problem, a, budget, now + 0.3 * time_limit))
             incumbent.offer(cuts[0])
+            if incumbent.room < gap:
+                return cuts
             stop += clock.monotonic() - now
     found: list[np.ndarray] = []
     for sequence in [*cuts, np.arange(problem.count)]:

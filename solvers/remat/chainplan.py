@@ -142,7 +142,8 @@ class ChainPlan:
     """
 
     def __init__(self, costs: ChainCosts, memory: int, slots: int) -> None:
-        self.costs = costs.rounded(max(1, -(-memory // slots)))
+        self.unit = max(1, -(-memory // slots))  # bytes of a slot
+        self.costs = costs.rounded(self.unit)
         c = self.costs
         self.table = chain_table(
             c.forward, c.out, c.passing, c.made, c.gradient,

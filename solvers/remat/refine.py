@@ -26,6 +26,13 @@ ATTEMPTS = (
 )
 
 
+PATIENCE = 0.2  # seconds to wait at the end for a model that is being built
+
+
+class _Ended(Exception):
+    """The context ended while a model was being built."""
+
+
 class Refined:
     """Context in which the incumbent's ``proved`` rises; its end interrupts the solver.
 
@@ -60,10 +67,13 @@ class Refined:
     ) -> None:
         self._ended = True
         if self._thread.ident is not None:
+            late = clock.monotonic() + PATIENCE
             while self._thread.is_alive():
                 # Again and again: an interruption before the solver has begun is lost.
                 if self._stop is not None:
                     self._stop()
+                elif clock.monotonic() > late:
+                    return  # it is building a model, and will end before it solves that
                 self._thread.join(0.05)
 
     def _run(self) -> None:
@@ -76,18 +86,28 @@ class Refined:
             if len(chain) <= tried[whole]:
                 continue
             tried[whole] = len(chain)
-            found = self._whole(chain, left) if whole else self._fractions(chain, left)
+            try:
+                found = self._whole(chain, left) if whole else self._fractions(chain, left)
+            except _Ended:
+                return
+            self._stop = None
             self.incumbent.proved = max(self.incumbent.proved, found)
+
+    def _begin(self, stop: Callable[[], object]) -> None:
+        # In this order: an end from now on finds what to stop, an earlier one is seen here.
+        self._stop = stop
+        if self._ended:
+            raise _Ended
 
     def _fractions(self, chain: list[Boundary], seconds: float) -> int:
         def started(solver: object) -> None:
-            self._stop = solver.InterruptSolve  # type: ignore[attr-defined]
+            self._begin(solver.InterruptSolve)  # type: ignore[attr-defined]
 
         return chain_bound(self.problem, chain, self.incumbent.budget, seconds, started)
 
     def _whole(self, chain: list[Boundary], seconds: float) -> int:
         def started(solver: object) -> None:
-            self._stop = solver.stop_search  # type: ignore[attr-defined]
+            self._begin(solver.stop_search)  # type: ignore[attr-defined]
 
         known = None if self.incumbent.sequence is None else self.incumbent.time
         return integer_bound(self.problem, chain, self.incumbent.budget, seconds, known, started)

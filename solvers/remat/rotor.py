@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time as clock
+from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -75,7 +76,7 @@ def best_plan(
     slots = min(
         MOST_SLOTS,
         2 * MOST_CELLS // (length * (length + 1)),
-        int(min(4.0, 0.6 * left) * SPEED / (length**2 * (length / 6 + most / 2))),
+        int(min(4.0, 0.4 * left) * SPEED / (length**2 * (length / 6 + most / 2))),
     )
     if slots < 20:
         return order
@@ -91,8 +92,13 @@ def best_plan(
         return peak, total, sequence
 
     low, high, best = 0, len(memories), schedule(memories[0])
+    # First where the plan's own count says that the budget lies: time may be short.
+    guess = bisect_right(memories, (budget - problem.resident_bytes) // plan.unit) - 1
+    probes = [guess - high // 8, guess - high // 32, guess]
     while low + 1 < high and clock.monotonic() < deadline:
-        middle = (low + high) // 2
+        middle = probes.pop() if probes else (low + high) // 2
+        if not low < middle < high:
+            continue
         found = schedule(memories[middle])
         if found[0] <= budget:
             low = middle
