@@ -17,6 +17,9 @@ ALIGNMENT = 64
 _HUGE_PAGE = 2 << 20
 _SMALL_SEGMENT = 64 << 10
 
+# A step of a few bytes is not worth a long search for its last per cent.
+_BYTES_A_SECOND = 32 << 20
+
 
 @dataclass(frozen=True)
 class Request:
@@ -108,7 +111,7 @@ def plan_arena(
     turn: int,
     operators: Sequence[str],
     tangent_bytes: int = 0,
-    time_limit: float = 2.0,
+    time_limit: float | None = None,
 ) -> ArenaPlan | None:
     """Choose an offset for every block but those of the forward part that leave the step.
 
@@ -124,8 +127,8 @@ def plan_arena(
         Name of each operator number.
     tangent_bytes : int
         Held throughout the backward part for others: what it starts from.
-    time_limit : float
-        Seconds for the packing.
+    time_limit : float, optional
+        Seconds for the packing; left out, more for a larger step, and at most two.
 
     Returns
     -------
@@ -140,6 +143,8 @@ def plan_arena(
     problem = PackingProblem(
         born[inside].tolist(), died[inside].tolist(), rounded[inside].tolist(), alignment=ALIGNMENT
     )
+    if time_limit is None:
+        time_limit = min(2.0, 0.02 + problem.lower_bound / _BYTES_A_SECOND)
     solution = pack(problem, time_limit=time_limit)
     offset = np.full(len(size), -1)
     offset[inside] = solution.offset
