@@ -1,6 +1,6 @@
 """`optimize` as users call it."""
 
-from __future__ import annotations
+from __future__ import dataclasses
 
 import copy
 import warnings
@@ -50,7 +50,11 @@ def test_lazy_plan_is_the_same_as_the_early_one() -> None:
     assert lazy.plan is None
     assert str(lazy.report()) == "no plan yet"
     lazy(*other.args).backward()
-    assert lazy.plan == early.plan
+    # Two searches for offsets that end at the same height may differ in offsets.
+    left, right = (dataclasses.replace(f.plan, pool=None) for f in (lazy, early))
+    assert left == right
+    if early.plan.pool is not None:
+        assert lazy.plan.pool.arena_bytes == early.plan.pool.arena_bytes
 
 
 def test_examples_by_keyword() -> None:
