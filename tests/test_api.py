@@ -1,8 +1,9 @@
 """`optimize` as users call it."""
 
-from __future__ import dataclasses
+from __future__ import annotations
 
 import copy
+import dataclasses
 import warnings
 from typing import Any
 
