@@ -29,15 +29,16 @@ ORDERS = (
     ("busiest", "area", "width"),
     ("area", "width", "busiest"),
 )
-# A buffer is large from these shares of the height on.
-LARGE = (0.0, 0.0005, 0.001, 0.002, 0.004)
+# A buffer is large from these shares of the height on; on training steps the first does best.
+LARGE = (0.001, 0.002, 0.004, 0.0005, 0.0)
 MOST = 3_000  # buffers in one search: its stack grows with their square
 MOST_PAIRS = 6_000_000  # that meet
 # Nodes of the first slice, on top of one placement of each buffer.
 FIRST_SLICE = 500
 _CHUNK = 500_000  # buffers looked at between two looks at the clock, about
 # Shares of the gap between what is proved and what is found at which to search at one time.
-_TARGETS = (0.0, 0.25, 0.5)
+_TARGETS = (0.0, 0.15, 0.4, 0.7)
+_NEAR = 0.05  # a search so near to such a share goes on in its place
 Stop = Callable[[], bool]
 Key = tuple[int, int, int]  # level, capacity, ordering
 
@@ -111,18 +112,20 @@ class Search:
 
 
 def levels(buffers: Buffers, height: int) -> list[Level]:
-    """Ever more buffers, the large ones first, at last all; those too many to search left out."""
-    found: list[Level] = []
-    for share in LARGE:
+    """Large buffers alone, and all; left out: too many to search, and hardly fewer than others."""
+    found: dict[float, Level] = {}
+    last = 1 << 62
+    for share in sorted(LARGE):
         chosen = np.flatnonzero(buffers.size * buffers.unit >= share * height)
         if not len(chosen) or len(chosen) > MOST:
             continue
-        if found and len(chosen) > 0.95 * len(found[-1].chosen):
+        if len(chosen) > 0.95 * last:
             continue
+        last = len(chosen)
         large = _subset(buffers, chosen) if len(chosen) < buffers.count else buffers
         if large.intervals.pairs() <= MOST_PAIRS:
-            found.append(Level(large, chosen, blank(large)))
-    return found[::-1]
+            found[share] = Level(large, chosen, blank(large))
+    return [found[share] for share in LARGE if share in found]
 
 
 def _subset(buffers: Buffers, chosen: np.ndarray) -> Buffers:
@@ -186,18 +189,20 @@ def search(
             incumbent.prove(job.capacity, unit)
 
     with ThreadPoolExecutor(cores()) as pool:
-        while parts and not late():
-            goals = [capacity] if capacity is not None else _goals(incumbent, unit, searches)
-            for key in [key for key in searches if key[1] not in goals]:
-                del searches[key]
-            for level, goal, order in product(range(len(parts)), goals, range(len(ORDERS))):
-                if (level, goal, order) not in searches:
-                    searches[level, goal, order] = Search(parts[level], goal, ORDERS[order])
-            open_ = [searches[key] for key in sorted(searches) if searches[key].status == RUNNING]
-            if not open_:
-                return
-            for _ in pool.map(run, open_):
-                pass
+        stuck = 0
+        while stuck < len(parts) and not late():
+            for level, part in enumerate(parts):
+                goals = [capacity] if capacity is not None else _goals(incumbent, unit, searches)
+                for key in [key for key in searches if key[1] not in goals]:
+                    del searches[key]
+                for goal, order in product(goals, range(len(ORDERS))):
+                    if (level, goal, order) not in searches:
+                        searches[level, goal, order] = Search(part, goal, ORDERS[order])
+                jobs = [searches[level, *rest] for rest in product(goals, range(len(ORDERS)))]
+                jobs = [job for job in jobs if job.status == RUNNING]
+                stuck = 0 if jobs else stuck + 1
+                for _ in pool.map(run, jobs):
+                    pass
             nodes *= 2
 
 
@@ -208,11 +213,15 @@ def _height_unit(buffers: Buffers) -> int:
 
 
 def _goals(incumbent: Incumbent, unit: int, searches: Iterable[Key]) -> list[int]:
-    """Capacities to search at: those under way that still matter, and new ones."""
+    """Capacities to search at: spread between what is proved and what is found."""
     low, high = incumbent.bound, incumbent.best.height
-    goals = sorted({goal for _, goal, _ in searches if low <= goal < high})
+    under_way = {goal for _, goal, _ in searches if low <= goal < high}
+    goals: set[int] = set()
     for share in _TARGETS:
         goal = min(high - unit, low + int(share * (high - low)) // unit * unit)
-        if len(goals) < len(_TARGETS) and goal not in goals and goal >= low:
-            goals.append(goal)
-    return goals
+        nearest = min(under_way, key=lambda g: (abs(g - goal), g), default=goal)
+        if abs(nearest - goal) <= _NEAR * (high - low):
+            goal = nearest
+        if goal >= low:
+            goals.add(goal)
+    return sorted(goals)
