@@ -100,26 +100,28 @@ def _undo(s: State, f: int) -> None:
 
 @helper
 def _consistent(s: State, low: int, high: int, floor: int) -> bool:
-    """Section inference: what is open in a section lies above its floor, in whole."""
-    capacity = s.meta[CAPACITY]
+    """Section inference: what is open in a section lies above its floor, in whole.
+
+    The floor is the least offset of an open buffer, at least ``floor``. One buffer low enough
+    is witness enough; it is looked for anew only where the last one is placed or too high.
+    """
     for x in range(low, high):
         section = s.section[x]
         if section.total == 0:
             continue
-        base = floor
+        highest = s.meta[CAPACITY] - section.total
+        if floor > highest:
+            return False
         w = section.witness
-        if w < 0 or s.buffer[w].offset != OPEN or s.buffer[w].least > floor:
-            least = INFINITE
+        if w < 0 or s.buffer[w].offset != OPEN or s.buffer[w].least > highest:
+            found = False
             for k in range(section.who_at, section.who_end):
                 j = s.rows[k]
-                if s.buffer[j].offset == OPEN and s.buffer[j].least < least:
-                    least, section.witness = s.buffer[j].least, j
-                    if least <= floor:
-                        break
-            if least > base:
-                base = least
-        if base + section.total > capacity:
-            return False
+                if s.buffer[j].offset == OPEN and s.buffer[j].least <= highest:
+                    section.witness, found = j, True
+                    break
+            if not found:
+                return False
     return True
 
 

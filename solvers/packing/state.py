@@ -53,7 +53,7 @@ class State(NamedTuple):
         between fixed buffers in ``rows``; ``twin``, one before it that is its equal in all; and
         what orderings go by.
     section : SECTION[s]
-        ``total`` of open sizes; ``witness``, an open buffer that was lowest when last looked
+        ``total`` of open sizes; ``witness``, an open buffer that was low enough when last looked
         for; ``across``, open buffers that live both here and in the next section; its buffers.
     frame : FRAME[n + 2]
         The path from the root to here. Each frame chooses the next buffer of one piece of the
