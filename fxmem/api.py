@@ -67,7 +67,7 @@ def optimize(
         Seconds for the solver.
     costs : "measured" or CostTable
     cache : bool
-        Keep measured costs on disk.
+        Keep measured costs and schedules on disk, and look there first.
     progress : callable, optional
         Called with (stage, details) as planning goes on.
     seed : int
@@ -100,6 +100,7 @@ def optimize(
         # Inductor chooses by itself what to write over.
         reuse=pool and backend != "inductor",
         seed=seed,
+        cache=cache,
         progress=progress,
     )
     fitted = fit(model, Session(options, Holder(model, optimizer), backend))
@@ -159,6 +160,7 @@ def plan(
         time_limit=time_limit,
         reuse=pool,
         seed=seed,
+        cache=cache,
         progress=progress,
     )
     session = Session(options, Holder(model, optimizer), proves=False)

@@ -43,6 +43,8 @@ class Options:
     seed : int
     reserve_bytes : int
         Kept free of the budget, from what an earlier step measured over its plan.
+    cache : bool
+        Keep schedules on disk, and look there first.
     progress : callable, optional
         Called with (stage name, details).
     """
@@ -54,6 +56,7 @@ class Options:
     reuse: bool = True
     seed: int = 0
     reserve_bytes: int = 0
+    cache: bool = True
     progress: Callable[[str, Mapping[str, Any]], None] | None = None
 
     def tell(self, stage: str, **details: Any) -> None:

@@ -56,6 +56,7 @@ def fxmem_backend(
         solver=chosen.get("solver", "auto"),
         time_limit=chosen.get("time_limit", 30.0),
         seed=chosen.get("seed", 0),
+        cache=chosen.get("cache", True),
     )
 
     def residents(inputs: Sequence[Any]) -> int:
