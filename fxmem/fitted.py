@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import copy
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,6 +12,7 @@ import torch._dynamo.config as dynamo_config
 import torch._functorch.config as functorch_config
 from torch._dynamo import exc as dynamo_exc
 from torch._dynamo.eval_frame import OptimizedModule  # constructor same in 2.11 to 2.15
+from torch.utils._pytree import tree_leaves
 
 from .allocator import record
 from .errors import FxmemError, TraceError
@@ -78,12 +80,14 @@ class FittedModule(OptimizedModule):
         # One thread at a time: which plan is in use, and whether it is a rehearsal, is the
         # module's state. Backward passes need no turn.
         with self._session.lock:
-            for _ in range(_MOST_PLANS):
-                self._choose_context()
-                try:
-                    return self._call(*args, **kwargs)
-                except OverBudget:
-                    continue
+            self._session.arguments = tree_leaves((args, kwargs))
+            try:
+                for _ in range(_MOST_PLANS):
+                    self._choose_context()
+                    with contextlib.suppress(OverBudget):
+                        return self._call(*args, **kwargs)
+            finally:
+                self._session.arguments = []
         raise FxmemError(
             f"the step measured over budget with {_MOST_PLANS} plans in a row; the allocator "
             "takes more than the plan predicts. Give a larger budget, and report this model."

@@ -40,6 +40,8 @@ class Session:
         ``"eager"`` or ``"inductor"``.
     proves : bool
         Is each plan run once, without effects, before it is trusted?
+    arguments : list
+        Of the call at work.
     steps : list of PlannedStep
         One for each set of input shapes, newest last.
     """
@@ -53,6 +55,7 @@ class Session:
     rehearsing: bool = False
     reserve_bytes: int = 0
     stale: bool = False
+    arguments: list[Any] = field(default_factory=list, repr=False)
     lock: Any = field(default_factory=threading.RLock, repr=False, compare=False)
 
     def anew(self, module: torch.nn.Module) -> Session:
@@ -73,7 +76,7 @@ class Session:
         """What goes on disk: options, and neither compiled steps nor locks."""
         state = {f.name: getattr(self, f.name) for f in fields(self) if f.name != "lock"}
         options = replace(self.options, progress=None)
-        return {**state, "options": options, "steps": [], "current": None, "rehearsing": False}
+        return {**state, "options": options, "steps": [], "current": None, "arguments": []}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         self.__dict__.update(state, lock=threading.RLock())
@@ -90,7 +93,8 @@ class Session:
 
     def backend(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Dynamo's backend: what it captured goes through AOTAutograd into our pipeline."""
-        resident_bytes = self.residents(example_inputs)
+        # Dynamo leaves out arguments that nothing reads; the caller holds them all the same.
+        resident_bytes = self.residents([*example_inputs, *self.arguments])
         leaves = {i for i, v in enumerate(example_inputs) if _accumulates(v)}
         planned: list[PlannedStep] = []
 

@@ -103,6 +103,29 @@ def test_a_step_with_few_gradients_is_not_planned_as_one_with_all() -> None:
     assert len(fitted.report().rows) == 4
 
 
+class ReadsOne(nn.Module):
+    """The second argument is not read."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Outside(depth=2)
+
+    def forward(self, x: torch.Tensor, _y: torch.Tensor, **_more: object) -> torch.Tensor:
+        return self.body(x)
+
+
+def test_arguments_that_nothing_reads_are_held_too() -> None:
+    """Found by fuzzing: Dynamo leaves them out of the graph."""
+    x, y = torch.randn(8, 64), torch.randn(100, 64)
+    fitted = fxmem.optimize(ReadsOne(), None)
+    fitted(x, x, z=[x])
+    with_one = fitted.plan.resident_bytes
+    torch._dynamo.reset()
+    other = fxmem.optimize(ReadsOne(), None)
+    other(x, y, z=[y[:50], None, 3])
+    assert other.plan.resident_bytes - with_one == y.numel() * 4
+
+
 def test_threads_share_one_module() -> None:
     """Forwards wait for each other; each thread gets its own numbers."""
     module = Outside()
