@@ -14,6 +14,7 @@ import torch.fx as fx
 from .budget import Budget
 from .costs import Cost, CostTable, operator_key
 from .lower import NANOSECONDS, Lowered, lower
+from .passes.checkpoint import AGAIN
 from .passes.recompute import recompute
 from .passes.reuse import reuse
 from .passes.split import SplitStep, split
@@ -102,7 +103,7 @@ def plan_step(
     options.tell("trace", nodes=len(joint.graph.nodes))
     trace = trace_joint(joint, forward_outputs)
     options.tell("costs", operators=len(trace.operators))
-    costs = options.costs(list(trace.operators))
+    costs = _with_replays(options.costs(list(trace.operators)))
     lowered = lower(trace, costs, resident_bytes, options.reuse)
     baseline = max(replay(lowered.problem, range(lowered.problem.count)))
     budget = options.budget.resolve(baseline)
@@ -117,6 +118,15 @@ def plan_step(
     return PlannedStep(
         graphs, plan, trace.device(), forward_outputs, written_inputs(joint), tangents
     )
+
+
+def _with_replays(costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:
+    """A checkpointed draw that is made again costs what its first run does."""
+    by_name = {node.name: cost for node, cost in costs.items()}
+    return {
+        node: by_name[node.meta[AGAIN]] if node.target is replay_draw else cost
+        for node, cost in costs.items()
+    }
 
 
 def rewrite(trace: StepTrace, order: Sequence[fx.Node | None], overwrite: bool) -> SplitStep:
@@ -190,7 +200,10 @@ def decide(lowered: Lowered, sequence: Sequence[int]) -> dict[str, Decision]:
     read_after = {problem.writer[s] for v in after for s in problem.reads[v]}
     decisions: dict[str, Decision] = {}
     for v in range(problem.count):
-        if runs[v] > 1:
+        node = lowered.operators[v]
+        if node is not None and AGAIN in node.meta:
+            decisions[node.meta[AGAIN]] = Recompute(runs[v])
+        elif runs[v] > 1:
             decisions[problem.names[v]] = Recompute(runs[v] - 1)
         elif v in read_after and v in before:
             decisions[problem.names[v]] = Keep()

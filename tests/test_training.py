@@ -284,7 +284,7 @@ def test_attention(mask: str) -> None:
 
 
 def test_retained_graph_and_gradients_of_outputs(pair) -> None:
-    eager, twin, fitted, args = pair
+    _eager, twin, fitted, args = pair
     loss = fitted(*args)
     loss.backward(retain_graph=True)
     once = [p.grad.clone() for p in twin.parameters()]
