@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch._functorch.config as functorch_config
@@ -27,6 +27,16 @@ from .runtime.prove import proved_peak
 log = logging.getLogger("fxmem")
 
 
+class Observer(Protocol):
+    """Who is told as the steps of a session run."""
+
+    def forward_made(self, values: Sequence[Any]) -> None:
+        """All that a forward part returns and keeps."""
+
+    def backward_starts(self) -> None:
+        """A backward part is about to run."""
+
+
 @dataclass
 class Session:
     """State of one optimised module.
@@ -40,6 +50,7 @@ class Session:
         ``"eager"`` or ``"inductor"``.
     proves : bool
         Is each plan run once, without effects, before it is trusted?
+    observer : Observer, optional
     arguments : list
         Of the call at work.
     steps : list of PlannedStep
@@ -55,6 +66,7 @@ class Session:
     rehearsing: bool = False
     reserve_bytes: int = 0
     stale: bool = False
+    observer: Observer | None = None
     arguments: list[Any] = field(default_factory=list, repr=False)
     lock: Any = field(default_factory=threading.RLock, repr=False, compare=False)
 
@@ -114,7 +126,7 @@ class Session:
 
         def backward(module: fx.GraphModule, inputs: Any) -> Callable[..., Any]:
             planned[-1].run_backward = self._run(module, inputs, is_backward=True)
-            return planned[-1].run_backward
+            return self._backward(planned[-1].run_backward, planned[-1])
 
         compiler = aot_autograd(
             fw_compiler=forward,
@@ -151,10 +163,26 @@ class Session:
                 self._prove(step, run, args)
             if self.rehearsing:
                 return _stand_ins(shapes, args, step.written_inputs)
-            return run(args)
+            made = run(args)
+            if self.observer is not None:
+                self.observer.forward_made(made)
+            return made
 
         forward._boxed_call = True  # type: ignore[attr-defined]
         return forward
+
+    def _backward(self, run: Callable[..., Any], step: PlannedStep) -> Callable[..., Any]:
+        if self.observer is None:
+            return run
+        observer = self.observer
+
+        def backward(args: list[Any]) -> Any:
+            self.current = step
+            observer.backward_starts()
+            return run(args)
+
+        backward._boxed_call = True  # type: ignore[attr-defined]
+        return backward
 
     def _prove(self, step: PlannedStep, forward: Callable[..., Any], args: list[Any]) -> None:
         """Run the step's graphs once, without effects, before the first real step."""

@@ -70,7 +70,7 @@ def _needed_by(outputs: Any) -> set[fx.Node]:
 
 def _once(node: fx.Node) -> bool:
     """Must this not run twice, whatever its mark says?"""
-    return node.op != "call_function" or not (is_view(node) or is_item(node)) and is_effect(node)
+    return node.op != "call_function" or (not (is_view(node) or is_item(node)) and is_effect(node))
 
 
 def _leaving(marked: set[fx.Node], forward: set[fx.Node]) -> set[fx.Node]:
