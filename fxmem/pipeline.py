@@ -24,7 +24,7 @@ from .runtime.random import replay as replay_draw
 from .scheduling import find_schedule
 from .simulate import Simulation, simulate
 from .solvers.remat import RematSolution, replay
-from .storages import tensor_bytes
+from .storages import is_collective, tensor_bytes
 from .trace import StepTrace, trace_joint, written_inputs
 
 
@@ -78,6 +78,12 @@ class PlannedStep:
     tangents: tuple[torch.Tensor, ...]
     measured: int | None = None
     run_backward: Callable[[list[Any]], Any] | None = None
+
+    @property
+    def communicates(self) -> bool:
+        """Do its graphs wait for other processes?"""
+        graphs = (self.graphs.forward.graph, self.graphs.backward.graph)
+        return any(is_collective(node) for graph in graphs for node in graph.nodes)
 
 
 def plan_step(

@@ -158,8 +158,10 @@ class Session:
 
         def forward(args: list[Any]) -> Any:
             self.current = step
+            # Processes that measure differently would wait for each other's collectives for ever.
             # While the user's own profiler runs there can be no second one; next time, then.
-            if self.proves and step.measured is None and not torch.autograd._profiler_enabled():
+            proves = self.proves and not step.communicates
+            if proves and step.measured is None and not torch.autograd._profiler_enabled():
                 self._prove(step, run, args)
             if self.rehearsing:
                 return _stand_ins(shapes, args, step.written_inputs)
