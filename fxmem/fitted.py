@@ -186,4 +186,6 @@ def _compile(model: torch.nn.Module, session: Session) -> Any:
         return session.backend(graph, inputs)
 
     # Each function is a backend that Dynamo has not seen, so that the module is traced anew.
-    return torch.compile(model, backend=fxmem_backend, dynamic=False, fullgraph=True)
+    # What `torch.compile` itself calls: Lightning replaces that with one that leaves the backend
+    # among the attributes of the user's module, which then could not be saved.
+    return torch._dynamo.optimize(fxmem_backend, nopython=True, dynamic=False)(model)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import os
+import pickle
 import warnings
 from pathlib import Path
 from typing import Any
@@ -129,6 +130,16 @@ def test_lightning() -> None:
             trainer.fit(Task(model), DataLoader(pairs, batch_size=8))
     close(twin, eager)
     within(fitted)
+
+
+def test_no_backend_is_left_on_the_users_module() -> None:
+    """Lightning's own `torch.compile` leaves the backend there, which no file can hold."""
+    test_lightning()
+    module = MLP()
+    fitted = fxmem.optimize(module, None, (torch.randn(8, 64), torch.randn(8, 64)))
+    assert not any(map(callable, module.__dict__.values()))
+    assert "_compile_kwargs" not in module.__dict__
+    close(pickle.loads(pickle.dumps(fitted)), fitted)
 
 
 @pytest.mark.parametrize("wrap", ["module", "whole task"])
