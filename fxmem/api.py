@@ -70,7 +70,7 @@ def optimize(
         Seconds for the solver.
     costs : "measured" or CostTable
     cache : bool
-        Keep measured costs on disk.
+        Keep measured costs and schedules on disk, and look there first.
     progress : callable, optional
         Called with (stage, details) as planning goes on.
     seed : int
@@ -104,6 +104,7 @@ def optimize(
         reuse=pool and backend != "inductor",
         pool=pool,
         seed=seed,
+        cache=cache,
         progress=progress,
     )
     fitted = fit(model, Session(options, Holder(model, optimizer), backend))
@@ -163,6 +164,7 @@ def plan(
         time_limit=time_limit,
         reuse=pool,
         seed=seed,
+        cache=cache,
         progress=progress,
     )
     session = Session(options, Holder(model, optimizer), proves=False)

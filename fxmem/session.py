@@ -7,7 +7,7 @@ import threading
 import warnings
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 import torch._functorch.config as functorch_config
@@ -34,6 +34,16 @@ log = logging.getLogger("fxmem")
 _MOST_SPARED = 0.03
 
 
+class Observer(Protocol):
+    """Who is told as the steps of a session run."""
+
+    def forward_made(self, values: Sequence[Any]) -> None:
+        """All that a forward part returns and keeps."""
+
+    def backward_starts(self) -> None:
+        """A backward part is about to run."""
+
+
 @dataclass
 class Session:
     """State of one optimised module.
@@ -47,6 +57,7 @@ class Session:
         ``"eager"`` or ``"inductor"``.
     proves : bool
         Is each plan run once, without effects, before it is trusted?
+    observer : Observer, optional
     arguments : list
         Of the call at work.
     steps : list of PlannedStep
@@ -71,6 +82,7 @@ class Session:
     spare_bytes: int = 0
     spares: int = 2
     bounds: dict[str, float] = field(default_factory=dict)
+    observer: Observer | None = None
     arguments: list[Any] = field(default_factory=list, repr=False)
     lock: Any = field(default_factory=threading.RLock, repr=False, compare=False)
 
@@ -161,13 +173,18 @@ class Session:
 
         def forward(args: list[Any]) -> Any:
             self.current = step
+            # Processes that measure differently would wait for each other's collectives for ever.
             # While the user's own profiler runs there can be no second one; next time, then.
-            if self.proves and step.measured is None and not torch.autograd._profiler_enabled():
+            proves = self.proves and not step.communicates
+            if proves and step.measured is None and not torch.autograd._profiler_enabled():
                 self._prove(step, run, args)
             if self.rehearsing:
                 return _stand_ins(shapes, args, step.written_inputs)
             self._make_room(step)
-            return step.arena.forward(run, args) if step.arena else run(args)
+            made = step.arena.forward(run, args) if step.arena else run(args)
+            if self.observer is not None:
+                self.observer.forward_made(made)
+            return made
 
         forward._boxed_call = True  # type: ignore[attr-defined]
         return forward
@@ -176,6 +193,9 @@ class Session:
         step.run_backward = run
 
         def backward(args: list[Any]) -> Any:
+            if self.observer is not None:
+                self.current = step
+                self.observer.backward_starts()
             return step.arena.backward(run, args) if step.arena else run(args)
 
         backward._boxed_call = True  # type: ignore[attr-defined]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import logging
 import os
 import pickle
 import threading
@@ -124,6 +125,27 @@ def test_arguments_that_nothing_reads_are_held_too() -> None:
     other = fxmem.optimize(ReadsOne(), None)
     other(x, y, z=[y[:50], None, 3])
     assert other.plan.resident_bytes - with_one == y.numel() * 4
+
+
+LOGGER = logging.getLogger("tests")
+
+
+class Logs(nn.Module):
+    """Writes to its log in forward, as Transformers' losses do."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body = Outside(depth=2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        LOGGER.warning("a step with %d rows", x.shape[0])
+        return self.body(x)
+
+
+def test_a_line_in_a_log_ends_no_graph() -> None:
+    module, x = Logs(), torch.randn(8, 64)
+    fitted = fxmem.optimize(module, None, (x,))
+    assert equal(fitted(x), module(x))
 
 
 def test_threads_share_one_module() -> None:

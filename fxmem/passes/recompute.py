@@ -11,6 +11,7 @@ import torch.fx as fx
 
 from ..runtime.random import replay, rng_state, turn
 from ..storages import StorageMap, is_item, is_random, is_view
+from .checkpoint import AGAIN
 
 TURN = "turn"
 aten = torch.ops.aten
@@ -113,7 +114,7 @@ class _Layout:
             self._keep_state(node)
         made = self._replay(node) if node in self.replayed and again else self._copy(node)
         made.meta["of"] = node.name
-        made.meta["recomputed"] = again
+        made.meta["recomputed"] = again or AGAIN in node.meta
         self.latest[node] = made
         self._forget_views(node)
         for item in node.users:
