@@ -4,6 +4,8 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TYPED := build/installed
+# Each test runs on one thread: two at a time.
+BOTH_CORES := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
 .PHONY: help demo test test-slow test-torch fuzz bench lint clean
@@ -22,7 +24,7 @@ demo: $(STAMP) ## train GPT-2 plain and under half of its memory, with pictures
 	$(BIN)/fxmem demo
 
 test: $(STAMP) ## the exact tests, under 10 minutes on two cores
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q $(BOTH_CORES)
 
 test-slow: $(STAMP) ## the exact tests that take longer
 	$(BIN)/pytest -q -m slow
@@ -39,7 +41,7 @@ test-torch: ## the exact tests with another version: make test-torch TORCH=2.14.
 	grep -vE '^(torch|setuptools|sympy)==' constraints.txt > $(OTHER)/constraints.txt
 	$(OTHER)/bin/python -m pip install -q -c $(OTHER)/constraints.txt torch==$(TORCH)
 	$(OTHER)/bin/python -m pip install -q -c $(OTHER)/constraints.txt -e ".[dev]" torch==$(TORCH)
-	$(OTHER)/bin/pytest -q
+	$(OTHER)/bin/pytest -q $(BOTH_CORES)
 
 bench: $(STAMP) ## what is timed, against the alternatives
 	$(BIN)/pytest -q -m benchmark tests/benchmarks -s
