@@ -19,6 +19,7 @@ from .passes.recompute import recompute
 from .passes.reuse import reuse
 from .passes.split import SplitStep, split
 from .passes.verify import verify_layout, verify_split
+from .picture import draw_step
 from .plan import Decision, Keep, Plan, Recompute
 from .runtime.arena import StepArena
 from .runtime.random import replay as replay_draw
@@ -198,6 +199,7 @@ def make_plan(
         timeline=simulation.timeline,
         graph_hash=graph_hash(trace),
         seed=options.seed,
+        picture=draw_step(lowered, simulation.lifetimes, solution),
     )
 
 

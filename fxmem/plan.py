@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .arena_plan import ArenaPlan
 from .budget import format_bytes
 from .errors import PlanMismatch
 from .store import read_json, write_json
 
-PLAN_VERSION = 1
+if TYPE_CHECKING:
+    from .picture import StepPicture
+
+PLAN_VERSION = 2
 
 #: What bytes are held for, in the order in which they are stacked in pictures.
 CATEGORIES = (
@@ -115,6 +118,9 @@ class Plan:
         Cut points over several devices; empty on one.
     pool : ArenaPlan or None
         Offsets of what the step asks for, when it runs in one arena.
+    picture : StepPicture or None
+        What is drawn: the graph, lifetimes of values, the solver's progress. None in plans that
+        older versions wrote.
     """
 
     budget_bytes: int | None
@@ -134,6 +140,7 @@ class Plan:
     seed: int = 0
     stages: tuple[Any, ...] = ()
     pool: ArenaPlan | None = None
+    picture: StepPicture | None = None
     version: int = field(default=PLAN_VERSION)
 
     @property

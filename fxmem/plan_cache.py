@@ -59,8 +59,9 @@ class PlanCache:
             return None
         status = "optimal" if total <= bound else "feasible"
         sequence = tuple(row["sequence"])
+        history = tuple(map(tuple, row.get("history", [])))
         return RematSolution(
-            sequence, total, peak, bound, status, row["solver"], self.problem.floor
+            sequence, total, peak, bound, status, row["solver"], self.problem.floor, history
         )
 
     def keep(self, solution: RematSolution) -> None:
@@ -69,6 +70,7 @@ class PlanCache:
             "sequence": list(solution.sequence),
             "lower_bound": solution.lower_bound,
             "solver": solution.solver,
+            "history": [list(improvement) for improvement in solution.history],
         }
         with contextlib.suppress(OSError):
             write_json(self.path, row)
@@ -78,11 +80,22 @@ class PlanCache:
 def _is_row(row: Any) -> bool:
     return (
         isinstance(row, dict)
-        and set(row) == {"sequence", "lower_bound", "solver"}
+        and {*row, "history"} == {"sequence", "lower_bound", "solver", "history"}
         and isinstance(row["sequence"], list)
         and all(type(v) is int for v in row["sequence"])
         and type(row["lower_bound"]) is int
         and isinstance(row["solver"], str)
+        and isinstance(row.get("history", []), list)
+        and all(map(_is_improvement, row.get("history", [])))
+    )
+
+
+def _is_improvement(row: Any) -> bool:
+    kinds = ((int, float), (int,), (int,))
+    return (
+        isinstance(row, list)
+        and len(row) == len(kinds)
+        and all(type(value) in kind for value, kind in zip(row, kinds, strict=True))
     )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
 
 import torch
@@ -122,7 +122,7 @@ class Session:
     def backend(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Dynamo's backend: what it captured goes through AOTAutograd into our pipeline."""
         # Dynamo leaves out arguments that nothing reads; the caller holds them all the same.
-        resident_bytes = self.residents([*example_inputs, *self.arguments])
+        resident_bytes, kinds = self._count_residents([*example_inputs, *self.arguments])
         leaves = {i for i, v in enumerate(example_inputs) if _accumulates(v)}
         planned: list[PlannedStep] = []
 
@@ -131,6 +131,7 @@ class Session:
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
             laid_out = lay_out_gradients(joint, leaves)
             step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
+            step.plan = _with_residents(step.plan, kinds)
             planned.append(step)
             self.steps.append(step)
             self.current = step
@@ -157,6 +158,13 @@ class Session:
             inductor_config.patch(fallback_random=True),
         ):
             return compiler(graph, example_inputs)
+
+    def _count_residents(self, arguments: Sequence[Any]) -> tuple[int, dict[str, int]]:
+        """All bytes held throughout, and, where they are known, those of each kind."""
+        if not isinstance(self.residents, Holder):
+            return self.residents(arguments), {}
+        counted = self.residents.count(arguments)
+        return counted.total, asdict(counted)
 
     def _run(
         self, module: fx.GraphModule, inputs: Any, is_backward: bool = False
@@ -281,6 +289,12 @@ class Session:
                 BudgetWarning,
                 stacklevel=2,
             )
+
+
+def _with_residents(plan: Plan, kinds: Mapping[str, int]) -> Plan:
+    if plan.picture is None:
+        return plan
+    return replace(plan, picture=replace(plan.picture, residents=dict(kinds)))
 
 
 class PlanAnew(Exception):

@@ -88,6 +88,8 @@ def test_versions_name_the_file(cache: PlanCache, monkeypatch: pytest.MonkeyPatc
         {"sequence": [0, 1, 2, 0, 3], "lower_bound": "8", "solver": "auto"},
         {"sequence": [0, 1, 2, 0, 3], "lower_bound": 8, "solver": ["auto"]},
         {"sequence": [0, 1, 2, 0, 3], "lower_bound": 8},
+        {"sequence": [0, 1, 2, 0, 3], "lower_bound": 8, "solver": "auto", "history": [[0.1, 8]]},
+        {"sequence": [0, 1, 2, 0, 3], "lower_bound": 8, "solver": "auto", "history": 7},
         {"sequence": [0, 1, 2, 0, 3], "lower_bound": 8, "solver": "auto", "code": "import os"},
         [],
         None,
@@ -96,6 +98,12 @@ def test_versions_name_the_file(cache: PlanCache, monkeypatch: pytest.MonkeyPatc
 def test_what_does_not_replay_is_passed_over(cache: PlanCache, row: object) -> None:
     cache.path.write_text(json.dumps(row))
     assert cache.find() is None
+
+
+def test_the_history_of_a_search_is_kept(cache: PlanCache) -> None:
+    history = ((0.25, 9, 8), (0.5, 8, 8))
+    cache.keep(RematSolution(SEQUENCE, TOTAL, PEAK, 8, "feasible", "auto", history=history))
+    assert cache.find().history == history
 
 
 @pytest.mark.parametrize("data", [b"", b"{", b"\xff\xfe", b"[" * 100_000, b'{"sequence": [1e400]}'])

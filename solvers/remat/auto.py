@@ -264,6 +264,8 @@ def _exactly(
     known = first.sequence if first.status == "feasible" else None
     left = deadline - clock.monotonic()
     found = exact(problem, incumbent.budget, known, first.lower_bound, reorder, left)
+    incumbent.history.extend(first.history)
+    incumbent.proved = first.lower_bound
     incumbent.offer(np.array(first.sequence, np.int64))
     if found.sequence is not None:
         incumbent.offer(np.array(found.sequence, np.int64))
@@ -294,7 +296,11 @@ def _answer(problem: RematProblem, incumbent: Incumbent, bound: int, solver: str
         status = "optimal" if total <= max(bound, problem.base_time) else "feasible"
     else:
         status = "infeasible" if bound < 0 else "unknown"
+    bound = max(bound, problem.base_time)
+    history = incumbent.history
+    if history:
+        history = [*history, (clock.monotonic() - incumbent.began, total, bound)]
     return RematSolution(
-        tuple(int(v) for v in sequence), total, peak, max(bound, problem.base_time),
-        status, solver, problem.floor,
+        tuple(int(v) for v in sequence), total, peak, bound,
+        status, solver, problem.floor, tuple(history),
     )  # fmt: skip
