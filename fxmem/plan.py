@@ -218,11 +218,19 @@ class Plan:
         except (ValueError, RecursionError) as error:
             raise PlanMismatch(f"{path} is no plan ({error}). Make the plan anew.") from error
 
-    def render(self, path: str | Path) -> None:
-        """Draw the graph; needs the ``graphviz`` program."""
+    def render(self, path: str | Path, level: str | None = None) -> None:
+        """Draw the graph as SVG, PNG, PDF or graphviz's own ``.dot``.
+
+        Parameters
+        ----------
+        path : str or Path
+            Its suffix says what to write.
+        level : {"layers", "modules", "operators"}, optional
+            How far to fold. Left out: by size.
+        """
         from .visualize import render_graph
 
-        render_graph(self, path)
+        render_graph(self, path, level)
 
     def plot(self, path: str | Path, kind: str = "memory") -> None:
         """Draw memory over time, or (``kind="pool"``) where each block lies in the arena."""

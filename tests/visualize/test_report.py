@@ -1,55 +1,14 @@
-"""The drawn graph and the page: they hold what the plan holds, and need nothing else."""
+"""The page: it holds what the plan holds, and needs nothing else."""
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from html.parser import HTMLParser
 
-import graphviz
 import pytest
 
-from fxmem import FxmemError, Keep
+from fxmem import Keep
 from fxmem.visualize import write_report
-from fxmem.visualize.graph import KINDS, blocks_of, graph_of
-
-
-def test_runs_are_grouped_by_what_becomes_of_them(plan):
-    assert [b.kind for b in blocks_of(plan, "forward")] == ["other", "kept", "dropped"]
-    assert [b.kind for b in blocks_of(plan, "backward")] == ["again", "other"]
-    assert "30.0 MiB" in blocks_of(plan, "forward")[1].label(plan)
-
-
-def test_kinds_differ_in_shape_and_in_colour():
-    for column in (1, 2):
-        assert len({row[column] for row in KINDS.values()}) == len(KINDS)
-
-
-def test_a_recomputation_hangs_on_its_first_run(plan):
-    source = graph_of(plan).source
-    assert re.search(r"forward2 -> backward0 \[.*style=dashed", source)
-    assert "backward1 -> backward0 [dir=back]" in source
-    assert "cluster_legend" in source
-
-
-def test_the_source_is_written_without_the_program(plan, tmp_path):
-    plan.render(tmp_path / "plan.dot")
-    assert (tmp_path / "plan.dot").read_text().startswith("digraph step")
-
-
-def test_a_missing_program_is_told_and_the_source_left(plan, tmp_path, monkeypatch):
-    def missing(*_args, **_kwargs):
-        raise graphviz.ExecutableNotFound(["dot"])
-
-    monkeypatch.setattr(graphviz.Digraph, "pipe", missing)
-    with pytest.raises(FxmemError, match="Install graphviz, then: dot -Tsvg"):
-        plan.render(tmp_path / "plan.svg")
-    assert [p.name for p in tmp_path.iterdir()] == ["plan.dot"]
-
-
-def test_a_format_that_graphviz_lacks_is_refused(plan, tmp_path):
-    with pytest.raises(FxmemError, match="graphviz writes no"):
-        plan.render(tmp_path / "plan.docx")
 
 
 class Reader(HTMLParser):
