@@ -13,6 +13,7 @@ from .errors import PlanMismatch
 from .store import read_json, write_json
 
 if TYPE_CHECKING:
+    from .measure import MeasuredStep
     from .picture import StepPicture
 
 PLAN_VERSION = 2
@@ -232,14 +233,19 @@ class Plan:
 
         render_graph(self, path, level)
 
-    def plot(self, path: str | Path, kind: str = "memory") -> None:
-        """Draw memory over time, or (``kind="pool"``) where each block lies in the arena."""
+    def plot(
+        self, path: str | Path, kind: str = "memory", measured: MeasuredStep | None = None
+    ) -> None:
+        """Draw memory over time, or (``kind="pool"``) where each block lies in the arena.
+
+        What `measure` found is drawn over the prediction.
+        """
         from .visualize import plot_plan
 
-        plot_plan(self, path, kind=kind)
+        plot_plan(self, path, kind=kind, measured=measured)
 
-    def report(self, path: str | Path) -> None:
-        """Write one self-contained page."""
+    def report(self, path: str | Path, measured: MeasuredStep | None = None) -> None:
+        """Write one self-contained page, with what `measure` found beside the prediction."""
         from .visualize import write_report
 
-        write_report(self, path)
+        write_report(self, path, measured)

@@ -8,6 +8,7 @@ from pathlib import Path
 from string import Template
 
 from fxmem.budget import format_bytes
+from fxmem.measure import MeasuredStep
 from fxmem.plan import Plan, Recompute
 
 from .memory import plot_plan
@@ -73,13 +74,14 @@ document.getElementById("search").addEventListener("input", (event) => {
 """)
 
 
-def write_report(plan: Plan, path: str | Path) -> None:
+def write_report(plan: Plan, path: str | Path, measured: MeasuredStep | None = None) -> None:
     """Write one page that needs nothing else: no network, no other file.
 
     Parameters
     ----------
     plan : Plan
     path : str or Path
+    measured : MeasuredStep, optional
 
     Raises
     ------
@@ -89,16 +91,16 @@ def write_report(plan: Plan, path: str | Path) -> None:
     page = _PAGE.substitute(
         hash=escape(plan.graph_hash),
         summary=escape(plan.summary()),
-        picture=_picture(plan),
+        picture=_picture(plan, measured),
         count=len(plan.decisions),
         rows="\n".join(_rows(plan)),
     )
     Path(path).write_text(page, encoding="utf-8")
 
 
-def _picture(plan: Plan) -> str:
+def _picture(plan: Plan, measured: MeasuredStep | None) -> str:
     with tempfile.TemporaryDirectory() as folder:
-        plot_plan(plan, Path(folder, "memory.svg"))
+        plot_plan(plan, Path(folder, "memory.svg"), measured=measured)
         text = Path(folder, "memory.svg").read_text(encoding="utf-8")
     return text[text.index("<svg") :]  # what stands before belongs to files of their own
 
