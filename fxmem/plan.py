@@ -244,6 +244,12 @@ class Plan:
 
         plot_plan(self, path, kind=kind, measured=measured)
 
+    def trace(self, path: str | Path, measured: MeasuredStep | None = None) -> None:
+        """Write a trace: ``.json`` for Perfetto, ``.pickle`` for PyTorch's memory visualiser."""
+        from .visualize import write_trace
+
+        write_trace(self, path, measured)
+
     def report(self, path: str | Path, measured: MeasuredStep | None = None) -> None:
         """Write one self-contained page, with what `measure` found beside the prediction."""
         from .visualize import write_report
