@@ -111,8 +111,11 @@ def _legend(scene: Scene, left: float, y: float) -> Scene:
     return Scene(tuple(boxes), (dashes,), (Note("to a second run", (x + 48, y), SIZE),))
 
 
-def source_of(scene: Scene) -> str:
-    """The scene in graphviz's language, every box and line in its place."""
+def source_of(scene: Scene, prefix: str = "") -> str:
+    """The scene in graphviz's language, every box and line in its place.
+
+    ``prefix`` stands before the ids of boxes in SVG, where several pictures share a page.
+    """
     graph = graphviz.Digraph("step")
     graph.attr(
         layout="neato", splines="true", outputorder="edgesfirst", pad="0.25", bgcolor="white",
@@ -120,7 +123,7 @@ def source_of(scene: Scene) -> str:
     )  # fmt: skip
     graph.attr("node", fontname=FONT, fontsize=str(SIZE), style="filled", fixedsize="true")
     for box in scene.boxes:
-        graph.node(box.name, _label(box.lines), **_box_attributes(box))
+        graph.node(box.name, _label(box.lines), **_box_attributes(box, prefix))
     for number, note in enumerate(scene.notes):
         middle = (note.at[0] + note.width / 2, note.at[1])
         graph.node(
@@ -142,10 +145,10 @@ def _label(lines: tuple[str, ...]) -> str:
     return "\\n".join(graphviz.escape(line) for line in lines)
 
 
-def _box_attributes(box: Box) -> dict[str, str]:
+def _box_attributes(box: Box, prefix: str) -> dict[str, str]:
     look = LOOKS[box.kind]
     attributes = {
-        "id": box.name,
+        "id": prefix + box.name,
         "class": f"box {box.kind}",
         "shape": look.shape,
         "fillcolor": look.fill,

@@ -89,7 +89,7 @@ def draw_plan(plan: Plan, measured: MeasuredStep | None = None) -> Figure:
     edges, timed = _edges(moments)
     highest = max(plan.peak_bytes, 1)
     if measured is not None:
-        highest = max(highest, measured.peak_bytes + _charged(plan, measured))
+        highest = max(highest, measured.peak_bytes + charged(plan, measured))
     size, unit = unit_of(highest)
     # What would be thinner than a line needs no row of the legend.
     areas = [a for a in areas_of(plan) if max(a.held, default=0) > _SIGHT * highest]
@@ -108,7 +108,7 @@ def draw_plan(plan: Plan, measured: MeasuredStep | None = None) -> Figure:
     axes.set_ylim(0, max(highest / size, above, 1e-9) * _HEADROOM)
     axes.set_xlim(0, edges[-1] or 1)
     if measured is not None:
-        _draw_measured(axes, measured, _charged(plan, measured), edges[-1], size)
+        _draw_measured(axes, measured, charged(plan, measured), edges[-1], size)
     if peak is not None:
         at = moments.index(peak)
         middle = (edges[at] + edges[at + 1]) / 2
@@ -236,19 +236,19 @@ def _plan_title(plan: Plan) -> str:
     return title
 
 
-def _charged(plan: Plan, measured: MeasuredStep) -> int:
+def charged(plan: Plan, measured: MeasuredStep) -> int:
     """Bytes that the plan charges and that were not there, such as state before a first step."""
     return max(0, plan.resident_bytes - measured.resident_bytes)
 
 
-def _draw_measured(axes: Axes, measured: MeasuredStep, charged: int, end: float, size: int) -> None:
+def _draw_measured(axes: Axes, measured: MeasuredStep, more: int, end: float, size: int) -> None:
     """The measured curve over the prediction; where there is no curve, its peak."""
     if len(measured.timeline) < 2:
-        axes.axhline((measured.peak_bytes + charged) / size, color=INK, linewidth=1.2)
+        axes.axhline((measured.peak_bytes + more) / size, color=INK, linewidth=1.2)
         return
     scale = end / measured.timeline[-1][0]
     x = [seconds * scale for seconds, _ in measured.timeline]
-    y = [(held + charged) / size for _, held in measured.timeline]
+    y = [(held + more) / size for _, held in measured.timeline]
     axes.plot(x, y, drawstyle="steps-post", color=INK, linewidth=1.1, zorder=5)
 
 
@@ -262,8 +262,8 @@ def _legends(axes: Axes, plan: Plan, areas: Sequence[Area], measured: MeasuredSt
     rows: list[Any] = []
     if measured is not None:
         label = f"measured: peak {format_bytes(measured.peak_bytes)},\ntime stretched to fit"
-        if charged := _charged(plan, measured):
-            label += f", and {format_bytes(charged)}\ncharged that were not there yet"
+        if more := charged(plan, measured):
+            label += f", and {format_bytes(more)}\ncharged that were not there yet"
         rows.append(Line2D([], [], color=INK, linewidth=1.2, label=label))
     for area in reversed(areas):
         held = f": {format_bytes(area.held[at])}" if at is not None else ""

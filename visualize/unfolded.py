@@ -201,6 +201,14 @@ def _line(tail: Box, head: Box) -> Line:
         reach = (end[0] - start[0]) / 2
         kind = "far kept" if tail.kind == "kept" else "far"
         return Line(tail.name, head.name, kind, bent(start, end, (reach, 0), (reach, 0)))
+    if abs(head.at[1] - tail.at[1]) < max(head.height, tail.height):
+        ahead = head.at[0] > tail.at[0]
+        start, end = (
+            tail.side("right" if ahead else "left"),
+            head.side("left" if ahead else "right"),
+        )
+        reach = (end[0] - start[0]) / 2
+        return Line(tail.name, head.name, "far", bent(start, end, (reach, 0), (reach, 0)))
     down = head.at[1] > tail.at[1]
     start, end = tail.side("bottom" if down else "top"), head.side("top" if down else "bottom")
     reach = max(20.0, abs(end[1] - start[1]) / 3) * (1 if down else -1)
