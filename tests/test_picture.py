@@ -9,37 +9,17 @@ from types import SimpleNamespace
 
 import pytest
 import torch
-from torch import nn
 
 import fxmem
 from fxmem import Plan, PlanMismatch
 from fxmem.picture import PHASES, module_of
 from fxmem.plan import CATEGORIES
-
-
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(nn.functional.gelu(self.up(x)))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x.square().mean()
+from tests.modules import Blocks
 
 
 @pytest.fixture(scope="module")
 def plan() -> Plan:
-    module, x = Net(), torch.randn(256, 16, requires_grad=True)
+    module, x = Blocks(), torch.randn(256, 16, requires_grad=True)
     return fxmem.optimize(module, 0.8, (x,), optimizer="adamw", time_limit=0.5, cache=False).plan
 
 

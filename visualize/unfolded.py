@@ -39,7 +39,7 @@ def unfolded_scene(plan: Plan) -> Scene:
     sides = [(part.of("forward"), _later(part.runs)) for part in parts]
     boxes = _boxes(plan, [run for part in parts for run in part.runs])
     laid_out, remarks = _lay_out([side for row in sides for side in row], boxes)
-    left = max(side.width for side in laid_out[::2])
+    left = max((side.width for side in laid_out[::2]), default=0.0)
     placed: dict[str, Box] = {}
     lines: list[Line] = []
     notes, top = [], 0.0

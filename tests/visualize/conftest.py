@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from torch import nn
 
 import fxmem
 from fxmem import Keep, Plan, Recompute
 from fxmem.plan import CATEGORIES, Moment
+from tests.modules import Blocks
 
 MIB = 2**20
 
@@ -47,28 +47,8 @@ def plan() -> Plan:
     )
 
 
-class Block(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        return x + self.down(nn.functional.gelu(self.up(x)))
-
-
-class Net(nn.Module):
-    def __init__(self) -> None:
-        super().__init__()
-        self.blocks = nn.ModuleList(Block() for _ in range(3))
-
-    def forward(self, x: torch.Tensor) -> torch.Tensor:
-        for block in self.blocks:
-            x = block(x)
-        return x.square().mean()
-
-
 @pytest.fixture(scope="session")
 def traced() -> Plan:
     """Three blocks under four fifths of their memory."""
-    module, x = Net(), torch.randn(256, 16, requires_grad=True)
+    module, x = Blocks(), torch.randn(256, 16, requires_grad=True)
     return fxmem.optimize(module, 0.8, (x,), optimizer="adamw", time_limit=0.5).plan

@@ -211,6 +211,20 @@ def test_large_parts_are_laid_out_in_columns_and_it_is_told(
     assert overlapping([*scene.boxes, *of_notes(scene.notes)]) == []
 
 
+@pytest.mark.parametrize("level", LEVELS)
+def test_an_empty_step_is_an_empty_picture(plan, tmp_path, level: str) -> None:
+    empty = replace(plan, timeline=(), decisions={}, value_bytes={})
+    empty.render(tmp_path / "plan.svg", level=level)
+    assert "One training step" in (tmp_path / "plan.svg").read_text()
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_a_step_without_a_backward_part_is_drawn(plan, tmp_path, level: str) -> None:
+    forward = tuple(m for m in plan.timeline if m.phase == "forward")
+    replace(plan, timeline=forward).render(tmp_path / "plan.svg", level=level)
+    assert "embedding" in (tmp_path / "plan.svg").read_text()
+
+
 def test_a_plan_of_an_older_version_is_drawn_as_a_chain(traced: Plan, tmp_path) -> None:
     old = replace(traced, picture=None)
     assert [part.title for part in fold(old, "layers")] == ["the step"]

@@ -156,6 +156,12 @@ def test_what_is_missing_is_told(plan, tmp_path):
     assert "budget      100.0 MiB" in page
 
 
+def test_an_empty_step_is_a_page(plan, tmp_path):
+    empty = replace(plan, timeline=(), decisions={}, value_bytes={})
+    empty.report(tmp_path / "plan.html")
+    assert "0 operator runs" in (tmp_path / "plan.html").read_text()
+
+
 def test_missing_plotly_names_the_extra(plan, tmp_path, monkeypatch):
     real = builtins.__import__
 
