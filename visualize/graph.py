@@ -24,8 +24,10 @@ log = logging.getLogger("fxmem")
 
 FORMATS = (".svg", ".png", ".pdf", ".dot", ".gv")
 _TITLE, _MARGIN = 13, 24.0
-_MOST_PIXELS = 12_000  # along the longer side of a PNG
-_DOTS = 144.0  # an inch, at most
+# Of a PNG: along its longer side, as cairo can, and in all. An inch has at most so many dots,
+# and with fewer than so many text cannot be read.
+_LONGEST, _MOST_PIXELS = 30_000, 100e6
+_DOTS, _FEWEST_DOTS = 144.0, 45.0
 
 
 def render_graph(plan: Plan, path: str | Path, level: str | None = None) -> None:
@@ -183,15 +185,23 @@ def _shortened(points: tuple[Point, ...]) -> Iterator[Point]:
 def _drawn(scene: Scene, source: str, kind: str) -> bytes:
     options = ["-Kneato", "-n2"]
     if kind == "png":
-        left, top, right, bottom = bounds(scene)
-        inches = max(right - left, bottom - top, 1.0) / 72 + 1
-        options.append(f"-Gdpi={min(_DOTS, _MOST_PIXELS / inches):.1f}")
+        dots = _dots(scene)
+        if dots < _FEWEST_DOTS:
+            log.warning("the graph is too long to be read as PNG; an .svg can be zoomed into.")
+        options.append(f"-Gdpi={dots:.1f}")
     try:
         return draw(source, kind, *options)
     except FxmemError:
         if kind != "pdf":
             raise
     return _as_pdf(_drawn(scene, source, "png"))
+
+
+def _dots(scene: Scene) -> float:
+    """Dots an inch at which a PNG keeps within its limits."""
+    left, top, right, bottom = bounds(scene)
+    wide, tall = (right - left) / 72 + 1, (bottom - top) / 72 + 1
+    return float(min(_DOTS, _LONGEST / max(wide, tall), (_MOST_PIXELS / (wide * tall)) ** 0.5))
 
 
 def _as_pdf(png: bytes) -> bytes:

@@ -9,6 +9,8 @@ import pytest
 import torch
 
 import fxmem
+from fxmem.visualize.graph import scene_of
+from fxmem.visualize.scene import overlapping
 
 from .models import MODELS
 
@@ -28,3 +30,4 @@ def test_graphs_are_drawn_in_time(name: str, tmp_path: Path) -> None:
             taken = time.perf_counter() - began
             print(f"{name} {level} {suffix}: {taken:.2f} s")
             assert taken < limit
+        assert overlapping(scene_of(plan, level).boxes) == []

@@ -172,6 +172,17 @@ def test_suffix_chooses_the_format(plan, tmp_path) -> None:
         plan.render(tmp_path / "plan.docx")
 
 
+def test_a_png_too_long_to_read_is_told(plan, tmp_path, monkeypatch, caplog) -> None:
+    plan.render(tmp_path / "plan.png")
+    assert caplog.text == ""
+    monkeypatch.setattr("fxmem.visualize.graph._LONGEST", 200)
+    plan.render(tmp_path / "small.png")
+    assert "an .svg can be zoomed into" in caplog.text
+    written = (tmp_path / "small.png").read_bytes()
+    width, height = (int.from_bytes(written[i : i + 4], "big") for i in (16, 20))
+    assert max(width, height) <= 200
+
+
 def test_without_the_systems_program_the_carried_one_draws(plan, tmp_path, monkeypatch) -> None:
     monkeypatch.setattr(shutil, "which", lambda _name: None)
     (program,) = engine.programs()
