@@ -9,13 +9,13 @@ from __future__ import annotations
 
 from typing import Any
 
-import torch
 import torch.fx as fx
 from torch._functorch.partitioners import must_recompute  # private; same in 2.11 to 2.13
 from torch.utils.checkpoint import CheckpointPolicy
 
-from ..runtime.random import replay, rng_state
+from ..runtime.random import replay
 from ..storages import is_effect, is_item, is_random, is_view
+from .draws import device_of, keep_state
 
 #: In a node's meta: the name of the node of which it is the second run.
 AGAIN = "again_of"
@@ -110,11 +110,5 @@ def _second(
 
 def _drawn(graph: fx.Graph, node: fx.Node) -> tuple[fx.Node, str, Any]:
     """What `replay` needs to draw as ``node`` did: the generator's state just before it."""
-    value = node.meta["val"]
-    first = value[0] if isinstance(value, (tuple, list)) else value
-    assert isinstance(first, torch.Tensor)
-    device = str(first.device)
     with graph.inserting_before(node):
-        state = graph.call_function(rng_state, (device,))
-    state.meta["val"] = rng_state(device)
-    return state, device, node.target
+        return keep_state(graph, node), device_of(node), node.target
