@@ -14,7 +14,7 @@ import torch
 import torch.fx as fx
 from torch.utils._pytree import tree_leaves
 
-from .api import Progress, costs_for, optimize, rehearse
+from .api import Progress, check_solver, costs_for, optimize, rehearse
 from .budget import Budget, format_bytes
 from .costs import CostTable, Device
 from .errors import FxmemError, InfeasibleBudget
@@ -124,6 +124,12 @@ class Comparison:
 
         plot_frontier(self, path)
 
+    def report(self, path: str | Path) -> None:
+        """Write one self-contained page: the frontier, and the plans in a table."""
+        from .visualize import write_comparison
+
+        write_comparison([_Point.of(row) for row in self.rows if row.plan], path)
+
     def __str__(self) -> str:
         return self.to_markdown()
 
@@ -151,6 +157,25 @@ class Comparison:
 
     def _lines(self) -> list[list[str]]:
         return [_line(row, self.eager) for row in self.rows]
+
+
+@dataclass(frozen=True)
+class _Point:
+    """What the page draws of a plan."""
+
+    solver: str
+    peak_bytes: int
+    seconds: float
+    measured_peak_bytes: int | None
+    measured_seconds: float | None
+
+    @classmethod
+    def of(cls, row: ComparedPlan) -> _Point:
+        plan, seen = row.plan, row.measured
+        assert plan is not None
+        if seen is None:
+            return cls(row.solver, plan.peak_bytes, plan.seconds, None, None)
+        return cls(row.solver, plan.peak_bytes, plan.seconds, seen.peak_bytes, seen.seconds)
 
 
 def compare(
@@ -191,8 +216,7 @@ def compare(
     """
     names = tuple(SOLVERS) if solvers is None else tuple(solvers)
     for name in names:
-        if name not in SOLVERS:
-            raise FxmemError(f"solver={name!r} is not known; give one of {', '.join(SOLVERS)}.")
+        check_solver(name)
     asked = [Budget.parse(b) for b in budgets]
     if not asked or not names:
         raise FxmemError("there is nothing to compare: give at least one budget and one solver.")
@@ -210,7 +234,7 @@ def compare(
     rehearse(model, session, example_inputs, optimizer)
     baseline = session.plan
     assert baseline is not None
-    rows = []
+    rows: list[ComparedPlan] = []
     for budget in asked:
         for name in names:
             options.tell("compare", done=len(rows), total=len(asked) * len(names))
