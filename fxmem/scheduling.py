@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import logging
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -13,8 +13,6 @@ from .solvers.remat import RematProblem, RematSolution, check, replay, solve
 
 if TYPE_CHECKING:
     from .pipeline import Options
-
-log = logging.getLogger("fxmem")
 
 # The schedule of least peak that any search has found, by problem. A budget that an error
 # named as the least feasible must be met when it is asked for, whatever the next search finds.
@@ -71,7 +69,11 @@ def _search(problem: RematProblem, limit: int | None, options: Options) -> Remat
         gap=CLOSE,
     )
     if solution.interrupted:
-        log.warning("the search was interrupted: the best plan until then is used")
+        warnings.warn(
+            "fxmem: the search was interrupted; the best plan until then is used.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     elif cache is not None and solution.status in ("optimal", "feasible"):
         cache.keep(solution)
     return solution
