@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from collections.abc import Iterable
+from typing import TYPE_CHECKING, Any
 
 from fxmem.budget import format_bytes
 from fxmem.errors import FxmemError
@@ -12,6 +12,7 @@ from fxmem.plan import Plan
 
 from .areas import areas_of
 from .canvas import INK, unit_of
+from .frontier import Point, curves_of
 from .memory import charged
 from .pool import KINDS as POOL_KINDS
 from .pool import kind_of
@@ -20,16 +21,6 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 _SIGHT = 1e-3  # of the peak; less cannot be seen
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5E5E5E", "#8C6D31")
-_SIGNS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
-
-
-class Point(Protocol):
-    """What a row of a comparison must tell."""
-
-    solver: str
-    peak_bytes: int
-    seconds: float
 
 
 def objects() -> Any:
@@ -161,29 +152,24 @@ def progress_chart(plan: Plan) -> Figure | None:
     return figure
 
 
-def frontier_chart(points: Sequence[Point] | Iterable[Point]) -> Figure:
-    """Peak against time of every solver's plans; measured ones, where there are, hollow."""
-    rows = list(points)
-    size, unit = unit_of(max((p.peak_bytes for p in rows), default=1))
+def frontier_chart(points: Iterable[Point]) -> Figure:
+    """Peak against time, a line for each solver; what was measured stands hollow."""
+    curves = curves_of(points)
+    size, unit = unit_of(max(peak for curve in curves for _, peak in curve.points))
     figure = _figure("time of a step (ms)", f"peak ({unit})", hovermode="closest",
                      legend={"traceorder": "normal"})  # fmt: skip
     figure.update_yaxes(rangemode="normal")
-    for number, solver in enumerate(dict.fromkeys(p.solver for p in rows)):
-        some = sorted((p for p in rows if p.solver == solver), key=lambda p: p.peak_bytes)
-        look = {"color": _COLOURS[number % 8], "symbol": _SIGNS[number % 8], "size": 9}
-        figure.add_scatter(
-            x=[p.seconds * 1e3 for p in some], y=[p.peak_bytes / size for p in some],
-            name=solver, legendgroup=solver, mode="lines+markers", marker=look,
-            line={"width": 1.2, "color": look["color"]},
-            hovertemplate=f"{solver}: %{{x:.3f}} ms, %{{y:.2f}} {unit}<extra></extra>",
-        )  # fmt: skip
-        seen = [p for p in some if getattr(p, "measured_peak_bytes", None) is not None]
-        if seen:
+    for curve in curves:
+        rows = [
+            (curve.solver, curve.points, "lines+markers", curve.plotly_sign),
+            (f"{curve.solver}, measured", curve.measured, "markers", f"{curve.plotly_sign}-open"),
+        ]
+        for name, some, mode, sign in rows[: 2 if curve.measured else 1]:
             figure.add_scatter(
-                x=[getattr(p, "measured_seconds", p.seconds) * 1e3 for p in seen],
-                y=[p.measured_peak_bytes / size for p in seen],  # type: ignore[attr-defined]
-                name=f"{solver}, measured", legendgroup=solver, mode="markers",
-                marker={**look, "symbol": f"{look['symbol']}-open"},
-                hovertemplate=f"{solver} measured: %{{x:.3f}} ms, %{{y:.2f}} {unit}<extra></extra>",
+                x=[seconds * 1e3 for seconds, _ in some], y=[peak / size for _, peak in some],
+                name=name, legendgroup=curve.solver, mode=mode,
+                marker={"color": curve.colour, "symbol": sign, "size": 9},
+                line={"width": 1.2, "color": curve.colour},
+                hovertemplate=f"{name}: %{{x:.3f}} ms, %{{y:.2f}} {unit}<extra></extra>",
             )  # fmt: skip
     return figure

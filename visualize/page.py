@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
@@ -13,13 +13,13 @@ from string import Template
 from typing import TYPE_CHECKING
 
 from fxmem.budget import format_bytes
-from fxmem.errors import FxmemError
 from fxmem.measure import MeasuredStep
 from fxmem.plan import Plan, Recompute
 
-from .charts import Point, frontier_chart, memory_chart, objects, pool_chart, progress_chart
+from .charts import frontier_chart, memory_chart, objects, pool_chart, progress_chart
 from .engine import draw
 from .fold import LEVELS, choose_level, fold, runs_of
+from .frontier import Point, measured_of
 from .graph import scene_of, source_of
 from .memory import charged
 
@@ -127,15 +127,20 @@ def write_comparison(points: Iterable[Point], path: str | Path) -> None:
         plotly is not installed, or there is no point.
     """
     rows = list(points)
-    if not rows:
-        raise FxmemError("there is no plan to compare; give at least one.")
     objects()
+    chart = frontier_chart(rows)
     solvers = dict.fromkeys(p.solver for p in rows)
     page = _Page("Plans compared", f"{len(rows)} plans by {', '.join(solvers)}")
-    page.chart("frontier", "Peak against time", frontier_chart(rows),
+    page.chart("frontier", "Peak against time", chart,
                "Down and to the left is better.")  # fmt: skip
-    cells = [(escape(p.solver), _bytes(p.peak_bytes), _milliseconds(p.seconds)) for p in rows]
-    page.section("All plans", _table("plans", ("solver", "peak", "time"), cells))
+    heads = ["solver", "peak", "time"]
+    cells = [[escape(p.solver), _bytes(p.peak_bytes), _milliseconds(p.seconds)] for p in rows]
+    if any(measured_of(p) for p in rows):
+        heads += ["peak, measured", "time, measured"]
+        for row, point in zip(cells, rows, strict=True):
+            found = measured_of(point)
+            row += [_milliseconds(found[0]), _bytes(found[1])][::-1] if found else ["", ""]
+    page.section("All plans", _table("plans", heads, cells))
     page.write(path)
 
 
@@ -253,7 +258,7 @@ def _number(key: int, words: str) -> str:
 
 
 def _table(
-    name: str, heads: tuple[str, ...], rows: Iterable[tuple[str, ...]], names: Iterable[str] = ()
+    name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], names: Iterable[str] = ()
 ) -> str:
     """A table that sorts; a cell that begins with a number in a comment sorts by it."""
     known = list(names)

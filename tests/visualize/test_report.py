@@ -293,6 +293,7 @@ def test_a_comparison_is_a_page_with_a_frontier(browser, tmp_path):
     assert [t["name"] for t in traces] == ["auto", "auto, measured", "greedy"]
     assert traces[0]["y"] == [70.0, 90.0] and traces[0]["x"] == [12.0, 10.0]
     assert traces[1]["y"] == [89.0] and traces[1]["x"] == [11.0]
+    assert "peak, measured" in page and "89.0 MiB" in page and "11.000 ms" in page
     browser.get((tmp_path / "all.html").as_uri())
     wait(browser, "document.querySelector('#frontier .main-svg') !== null")
     assert complaints(browser) == []
