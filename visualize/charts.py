@@ -94,16 +94,31 @@ def memory_chart(plan: Plan, measured: MeasuredStep | None = None) -> Figure:
     turn = next((m.start * 1e3 for m in plan.timeline if m.phase == "backward"), None)
     if turn is not None:
         figure.add_vline(turn, line={"dash": "dot", "color": "#666666"})
-    if measured is not None and len(measured.timeline) > 1:
-        more, scale = charged(plan, measured), (end or [0.0])[0] / measured.timeline[-1][0]
-        figure.add_scatter(
-            x=[seconds * scale for seconds, _ in measured.timeline],
-            y=[(held + more) / size for _, held in measured.timeline],
-            name="measured, time stretched to fit", mode="lines",
-            line={"width": 1.5, "shape": "hv", "color": "black"},
-            hovertemplate=f"%{{y:.2f}} {unit}",
-        )  # fmt: skip
+    if measured is not None:
+        _add_measured(figure, plan, measured, (end or [0.0])[0])
     return figure
+
+
+def _add_measured(figure: Figure, plan: Plan, measured: MeasuredStep, end: float) -> None:
+    """The measured curve over the prediction; where there is no curve, its peak."""
+    size, unit = unit_of(plan.peak_bytes)
+    more = charged(plan, measured)
+    if len(measured.timeline) < 2:
+        figure.add_hline(
+            (measured.peak_bytes + more) / size,
+            line={"width": 1.5, "color": "black"},
+            annotation={"text": f"measured peak {format_bytes(measured.peak_bytes)}"},
+        )
+        return
+    scale = end / measured.timeline[-1][0]
+    figure.add_scatter(
+        x=[seconds * scale for seconds, _ in measured.timeline],
+        y=[(held + more) / size for _, held in measured.timeline],
+        name="measured, time stretched to fit",
+        mode="lines",
+        line={"width": 1.5, "shape": "hv", "color": "black"},
+        hovertemplate=f"%{{y:.2f}} {unit}",
+    )
 
 
 def pool_chart(plan: Plan) -> Figure | None:

@@ -27,6 +27,9 @@ if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
 
+_MOST_INLINE = 4000  # runs; the picture of more takes seconds to open
+
+
 @dataclass
 class _Page:
     """What goes into a page, gathered section by section."""
@@ -174,15 +177,21 @@ def _figures(plan: Plan, measured: MeasuredStep | None) -> str:
 def _graph(page: _Page, plan: Plan) -> str:
     """Every level as a picture in the page, and which names each of its boxes answers to."""
     page.level = choose_level(plan, None)
-    pictures = []
-    for level in LEVELS:
+    pictures, told = [], ""
+    levels = [lv for lv in LEVELS if lv != "operators" or len(plan.timeline) <= _MOST_INLINE]
+    if len(levels) < len(LEVELS):
+        told = (
+            f'<p class="note">More than {_MOST_INLINE} operator runs are too many for this page: '
+            'draw them by <code>plan.render("plan.svg", level="operators")</code>.</p>'
+        )
+    for level in levels:
         scene = scene_of(plan, level)
         svg = draw(source_of(scene, f"{level}_"), "svg", "-Kneato", "-n2").decode()
         page.names[level] = _names(plan, level)
         pictures.append(_inline(svg, level))
-    buttons = "".join(f'<button data-show="{level}">{level}</button>' for level in LEVELS)
+    buttons = "".join(f'<button data-show="{level}">{level}</button>' for level in levels)
     return (
-        f'<div class="bar">{buttons}<button id="in" aria-label="closer">+</button>'
+        f'{told}<div class="bar">{buttons}<button id="in" aria-label="closer">+</button>'
         '<button id="out" aria-label="further">−</button><button id="fit">fit</button>'
         '<input type="search" id="find" placeholder="find an operator or a module" '
         'aria-label="find an operator or a module"><button id="next">next</button>'

@@ -141,6 +141,20 @@ def test_the_charts_hold_the_plan(traced, tmp_path):
     assert runs["operators_run0"][0] == traced.timeline[0].name
 
 
+def test_a_measured_step_without_a_curve_is_a_line(traced, tmp_path):
+    traced.report(tmp_path / "plan.html", MeasuredStep(2 * MIB, traced.resident_bytes, 1.0, ()))
+    layout = data_of((tmp_path / "plan.html").read_text())["charts"]["memory"]["layout"]
+    assert "measured peak 2.0 MiB" in {a["text"] for a in layout["annotations"]}
+
+
+def test_too_many_operators_are_left_out_and_it_is_told(traced, tmp_path, monkeypatch):
+    monkeypatch.setattr("fxmem.visualize.page._MOST_INLINE", 5)
+    traced.report(tmp_path / "plan.html")
+    page, tags = read(tmp_path / "plan.html")
+    assert [tag for tag, _ in tags].count("svg") == 2
+    assert "More than 5 operator runs are too many" in page
+
+
 def test_rows_come_largest_first_with_times(traced, tmp_path):
     traced.report(tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text()
@@ -256,15 +270,27 @@ def test_decisions_sort_by_bytes_and_seconds_and_are_searched(browser, large_pag
     assert complaints(browser) == []
 
 
+def hover(browser, plot: str, label: str, seconds: float = 10.0) -> str:
+    """What a label says while the pointer moves over a plot; one may come too early."""
+    from selenium.webdriver import ActionChains
+
+    over = browser.find_element("css selector", plot)
+    until, step = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        step += 1
+        ActionChains(browser).move_to_element_with_offset(over, step % 40, 0).perform()
+        time.sleep(0.1)
+        said = browser.execute_script(f"return document.querySelector('{label}').textContent")
+        if said:
+            return said
+    raise AssertionError(f"nothing is said at {plot}")
+
+
 def test_hover_names_the_operator(browser, traced, tmp_path):
     write_report(traced, tmp_path / "plan.html")
     browser.get((tmp_path / "plan.html").as_uri())
     wait(browser, "document.querySelector('#memory .main-svg') !== null")
-    from selenium.webdriver import ActionChains
-
-    plot = browser.find_element("css selector", "#memory .nsewdrag")
-    ActionChains(browser).move_to_element(plot).perform()
-    shown = wait(browser, "document.querySelector('#memory .hoverlayer').textContent")
+    shown = hover(browser, "#memory .nsewdrag", "#memory .hoverlayer")
     assert any(moment.name in shown for moment in traced.timeline)
     assert "MiB" in shown and "parameters" in shown
     assert complaints(browser) == []
