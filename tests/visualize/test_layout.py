@@ -52,6 +52,7 @@ def plans(draw) -> Plan:
         value_bytes={name: 1000 for name in decisions},
         timeline=timeline,
         graph_hash="0",
+        stages=tuple(draw(st.lists(st.sampled_from([o.name for o in operators]), max_size=3))),
         picture=StepPicture(tuple(operators), ()),
     )
 
