@@ -2,6 +2,7 @@
 
 from .api import FittedModule, optimize, plan
 from .budget import Budget
+from .compare import ComparedPlan, Comparison, compare
 from .costs import Device
 from .errors import (
     BudgetSyntaxError,
@@ -25,6 +26,8 @@ __all__ = [
     "ActivationPool",
     "Budget",
     "BudgetSyntaxError",
+    "ComparedPlan",
+    "Comparison",
     "Device",
     "FittedModule",
     "FxmemError",
@@ -42,6 +45,7 @@ __all__ = [
     "TrainingMemoryConfig",
     "TrainingMemoryManager",
     "UnsupportedDevice",
+    "compare",
     "measure",
     "optimize",
     "plan",

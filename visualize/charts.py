@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 from fxmem.budget import format_bytes
@@ -12,7 +11,7 @@ from fxmem.plan import Plan
 
 from .areas import areas_of
 from .canvas import INK, unit_of
-from .frontier import Point, curves_of
+from .frontier import COLOURS
 from .memory import charged
 from .pool import KINDS as POOL_KINDS
 from .pool import kind_of
@@ -20,6 +19,11 @@ from .pool import kind_of
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+    from fxmem.compare import Comparison
+
+# Solvers are told apart by the sign too.
+_SIGNS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "pentagon", "star", "x",
+          "triangle-left", "triangle-right", "cross", "hexagon")  # fmt: skip
 _SIGHT = 1e-3  # of the peak; less cannot be seen
 
 
@@ -167,24 +171,38 @@ def progress_chart(plan: Plan) -> Figure | None:
     return figure
 
 
-def frontier_chart(points: Iterable[Point]) -> Figure:
-    """Peak against time, a line for each solver; what was measured stands hollow."""
-    curves = curves_of(points)
-    size, unit = unit_of(max(peak for curve in curves for _, peak in curve.points))
-    figure = _figure("time of a step (ms)", f"peak ({unit})", hovermode="closest",
-                     legend={"traceorder": "normal"})  # fmt: skip
+def frontier_chart(comparison: Comparison) -> Figure:
+    """Time against peak, a line for each solver; what was measured stands hollow."""
+    rows = [row for row in comparison.rows if row.plan is not None]
+    eager = comparison.eager
+    size, unit = unit_of(max(comparison.baseline_peak_bytes, eager.peak_bytes if eager else 0))
+    figure = _figure(f"peak of the step ({unit})", "time, as a multiple of the step as it is",
+                     hovermode="closest", legend={"traceorder": "normal"})  # fmt: skip
     figure.update_yaxes(rangemode="normal")
-    for curve in curves:
-        rows = [
-            (curve.solver, curve.points, "lines+markers", curve.plotly_sign),
-            (f"{curve.solver}, measured", curve.measured, "markers", f"{curve.plotly_sign}-open"),
+    for number, solver in enumerate(dict.fromkeys(row.solver for row in rows)):
+        some = [row for row in rows if row.solver == solver]
+        colour, sign = COLOURS[number % len(COLOURS)], _SIGNS[number % len(_SIGNS)]
+        predicted = [(r.plan.peak_bytes, 1 + r.plan.overhead, r.asked) for r in some if r.plan]
+        measured = [
+            (r.measured.peak_bytes, r.measured.seconds / eager.seconds, r.asked)
+            for r in some
+            if r.measured and eager
         ]
-        for name, some, mode, sign in rows[: 2 if curve.measured else 1]:
+        drawn = [(solver, predicted, "lines+markers", sign)]
+        if measured:
+            drawn.append((f"{solver}, measured", measured, "markers", f"{sign}-open"))
+        for name, points, mode, symbol in drawn:
+            points.sort()
             figure.add_scatter(
-                x=[seconds * 1e3 for seconds, _ in some], y=[peak / size for _, peak in some],
-                name=name, legendgroup=curve.solver, mode=mode,
-                marker={"color": curve.colour, "symbol": sign, "size": 9},
-                line={"width": 1.2, "color": curve.colour},
-                hovertemplate=f"{name}: %{{x:.3f}} ms, %{{y:.2f}} {unit}<extra></extra>",
+                x=[peak / size for peak, _, _ in points], y=[time for _, time, _ in points],
+                text=[f"budget {asked}" for _, _, asked in points],
+                name=name, legendgroup=solver, mode=mode,
+                marker={"color": colour, "symbol": symbol, "size": 9},
+                line={"width": 1.2, "color": colour},
+                hovertemplate=f"{name}, %{{text}}<br>%{{x:.2f}} {unit}, %{{y:.3f}}<extra></extra>",
             )  # fmt: skip
+    figure.add_scatter(
+        x=[comparison.baseline_peak_bytes / size], y=[1.0], name="as it is, predicted",
+        mode="markers", marker={"color": INK, "symbol": "cross-thin-open", "size": 12},
+    )  # fmt: skip
     return figure

@@ -1,138 +1,86 @@
-"""Peak against time of the plans of several solvers."""
+"""Time against peak of the plans that solvers made: lower and further left is better."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING
 
 from fxmem.budget import format_bytes
 from fxmem.errors import FxmemError
 
-from .canvas import INK, canvas, save, unit_of
+from .canvas import FAINT, INK, canvas, save, unit_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-# Okabe and Ito's palette (jfly.uni-koeln.de/color), and signs for those who do not see it.
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5E5E5E", "#8C6D31")
-_SIGNS = (  # matplotlib's name and plotly's
-    ("o", "circle"), ("s", "square"), ("D", "diamond"), ("P", "cross"), ("X", "x"),
-    ("^", "triangle-up"), ("*", "star"), ("h", "hexagon"), ("v", "triangle-down"),
-)  # fmt: skip
+    from fxmem.compare import ComparedPlan, Comparison
+
+# Solvers are told apart by the mark too: not everyone tells the colours apart.
+_MARKS = "osD^vP*X<>ph"
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
 
 
-class Point(Protocol):
-    """What a row of a comparison must tell: a solver, predicted bytes and seconds.
-
-    Where the plan was run, also ``measured_peak_bytes`` and ``measured_seconds``.
-    """
-
-    @property
-    def solver(self) -> str: ...
-    @property
-    def peak_bytes(self) -> int: ...
-    @property
-    def seconds(self) -> float: ...
-
-
-@dataclass(frozen=True)
-class Curve:
-    """The plans of one solver, smallest peak first, and how they are drawn.
-
-    Attributes
-    ----------
-    solver, colour, sign, plotly_sign : str
-    points, measured : tuple of (float, int)
-        Seconds and bytes; predicted, and measured where there is any.
-    """
-
-    solver: str
-    colour: str
-    sign: str
-    plotly_sign: str
-    points: tuple[tuple[float, int], ...]
-    measured: tuple[tuple[float, int], ...]
-
-
-def curves_of(points: Iterable[Point]) -> tuple[Curve, ...]:
-    """One curve for each solver, in the order of their first plan.
-
-    Raises
-    ------
-    FxmemError
-        There is no plan.
-    """
-    rows = list(points)
-    if not rows:
-        raise FxmemError("there is no plan to compare; give at least one.")
-    curves = []
-    for number, solver in enumerate(dict.fromkeys(p.solver for p in rows)):
-        some = sorted((p for p in rows if p.solver == solver), key=lambda p: p.peak_bytes)
-        curves.append(
-            Curve(
-                solver,
-                _COLOURS[number % len(_COLOURS)],
-                *_SIGNS[number % len(_SIGNS)],
-                tuple((p.seconds, p.peak_bytes) for p in some),
-                tuple(filter(None, map(measured_of, some))),
-            )
-        )
-    return tuple(curves)
-
-
-def measured_of(point: Any) -> tuple[float, int] | None:
-    """Seconds and bytes that were measured of a plan, if any were."""
-    peak = getattr(point, "measured_peak_bytes", None)
-    if peak is None:
-        return None
-    return getattr(point, "measured_seconds", None) or point.seconds, peak
-
-
-def plot_frontier(
-    points: Iterable[Point], path: str | Path, baseline: tuple[float, int] | None = None
-) -> None:
-    """Draw peak against time, a line for each solver; what was measured stands hollow.
+def plot_frontier(comparison: Comparison, path: str | Path) -> None:
+    """Draw one line a solver: each plan's time as a multiple of the step's as it is.
 
     Parameters
     ----------
-    points : iterable
-        Plans, or rows of a comparison.
+    comparison : Comparison
+        Where plans were measured, measurements are drawn, and predictions otherwise.
     path : str or Path
-        Ends in ``.svg``, ``.png`` or ``.pdf``.
-    baseline : (float, int), optional
-        Seconds and peak bytes of the step with everything kept.
+        Ends in .svg, .png or .pdf.
 
     Raises
     ------
     FxmemError
-        matplotlib is not installed, the suffix is not known, or there is no plan.
+        No solver found a plan, or the file cannot be written.
     """
-    curves = curves_of(points)
-    save(path, lambda: draw_frontier(curves, baseline))
+    if all(row.plan is None for row in comparison.rows):
+        raise FxmemError("no solver found a plan, so there is nothing to draw.")
+    save(path, lambda: _figure(comparison))
 
 
-def draw_frontier(curves: Sequence[Curve], baseline: tuple[float, int] | None = None) -> Figure:
-    """The figure that `plot_frontier` saves."""
+def _figure(comparison: Comparison) -> Figure:
     figure, axes = canvas()
-    peaks = [peak for curve in curves for _, peak in curve.points]
-    size, unit = unit_of(max([*peaks, baseline[1] if baseline else 0]))
-    for curve in curves:
-        look: dict[str, Any] = {"color": curve.colour, "marker": curve.sign, "markersize": 7}
-        x, y = zip(*curve.points, strict=True)
-        axes.plot([s * 1e3 for s in x], [b / size for b in y], label=curve.solver,
-                  linewidth=1.3, **look)  # fmt: skip
-        if curve.measured:
-            x, y = zip(*curve.measured, strict=True)
-            axes.plot([s * 1e3 for s in x], [b / size for b in y], linestyle="none",
-                      label=f"{curve.solver}, measured", fillstyle="none", **look)  # fmt: skip
-    if baseline is not None:
-        seconds, peak = baseline
-        axes.plot([seconds * 1e3], [peak / size], "+", color=INK, markersize=12,
-                  label=f"everything kept, {format_bytes(peak)}")  # fmt: skip
-    axes.set_xlabel("time of a step (ms)")
-    axes.set_ylabel(f"peak ({unit})")
-    axes.set_title("Peak against time: down and to the left is better", loc="left", color=INK)
-    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False, borderaxespad=0)
+    eager = comparison.eager
+    peak = eager.peak_bytes if eager else comparison.baseline_peak_bytes
+    size, unit = unit_of(peak)
+    solvers = list(dict.fromkeys(row.solver for row in comparison.rows))
+    for i, solver in enumerate(solvers):
+        found = [r for r in comparison.rows if r.solver == solver and r.plan is not None]
+        # Plans for several budgets may be one and the same.
+        points = sorted({_point(row, comparison) for row in found})
+        if points:
+            axes.plot(
+                [held / size for held, _ in points],
+                [ratio for _, ratio in points],
+                marker=_MARKS[i % len(_MARKS)],
+                color=COLOURS[i % len(COLOURS)],
+                label=solver,
+                linewidth=1.4,
+                markersize=7,
+                alpha=0.9,
+            )
+    axes.plot([peak / size], [1.0], marker="|", color=INK, markersize=16, linestyle="none")
+    axes.annotate(
+        f"as it is\n{format_bytes(peak)}",
+        (peak / size, 1.0),
+        xytext=(0, 14),
+        textcoords="offset points",
+        ha="right",
+        color=FAINT,
+    )
+    said = "measured" if eager else "predicted"
+    axes.set_xlabel(f"peak of the step, {unit} ({said})")
+    axes.set_ylabel("time, as a multiple of the step as it is")
+    axes.set_title("Time against peak: lower and further left is better", loc="left")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.01, 1), frameon=False)
+    axes.margins(0.06, 0.12)
     return figure
+
+
+def _point(row: ComparedPlan, comparison: Comparison) -> tuple[int, float]:
+    if row.measured is not None and comparison.eager is not None:
+        return row.measured.peak_bytes, row.measured.seconds / comparison.eager.seconds
+    assert row.plan is not None
+    return row.plan.peak_bytes, 1 + row.plan.overhead

@@ -4,27 +4,29 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fxmem.budget import format_bytes
+from fxmem.errors import FxmemError
 from fxmem.measure import MeasuredStep
 from fxmem.plan import Plan, Recompute
 
 from .charts import frontier_chart, memory_chart, objects, pool_chart, progress_chart
 from .engine import draw
 from .fold import LEVELS, choose_level, fold, runs_of
-from .frontier import Point, measured_of
 from .graph import scene_of, source_of
 from .memory import charged
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+    from fxmem.compare import Comparison
 
 
 _MOST_INLINE = 4000  # runs; the picture of more takes seconds to open
@@ -114,37 +116,56 @@ def write_report(plan: Plan, path: str | Path, measured: MeasuredStep | None = N
     page.write(path)
 
 
-def write_comparison(points: Iterable[Point], path: str | Path) -> None:
-    """Write one page with the frontier of several solvers: peak against time, and all rows.
+def write_comparison(comparison: Comparison, path: str | Path) -> None:
+    """Write one page with the frontier of several solvers: time against peak, and all rows.
 
     Parameters
     ----------
-    points : iterable
-        Each with ``solver``, ``peak_bytes`` and ``seconds``; with ``measured_peak_bytes`` and
-        ``measured_seconds`` where the plan was run.
+    comparison : Comparison
     path : str or Path
 
     Raises
     ------
     FxmemError
-        plotly is not installed, or there is no point.
+        plotly is not installed, or no solver found a plan.
     """
-    rows = list(points)
+    rows = comparison.to_rows()
+    solvers = dict.fromkeys(row["solver"] for row in rows if row["peak_bytes"] is not None)
+    if not solvers:
+        raise FxmemError("no solver found a plan, so there is nothing to draw.")
     objects()
-    chart = frontier_chart(rows)
-    solvers = dict.fromkeys(p.solver for p in rows)
     page = _Page("Plans compared", f"{len(rows)} plans by {', '.join(solvers)}")
-    page.chart("frontier", "Peak against time", chart,
+    page.chart("frontier", "Time against peak", frontier_chart(comparison),
                "Down and to the left is better.")  # fmt: skip
-    heads = ["solver", "peak", "time"]
-    cells = [[escape(p.solver), _bytes(p.peak_bytes), _milliseconds(p.seconds)] for p in rows]
-    if any(measured_of(p) for p in rows):
-        heads += ["peak, measured", "time, measured"]
-        for row, point in zip(cells, rows, strict=True):
-            found = measured_of(point)
-            row += [_milliseconds(found[0]), _bytes(found[1])][::-1] if found else ["", ""]
-    page.section("All plans", _table("plans", heads, cells))
+    page.section("All plans", _table("plans", *_compared(rows)))
     page.write(path)
+
+
+def _compared(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of a comparison; columns that nobody filled are left out."""
+    columns: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "solver": ("solver", escape),
+        "budget": ("budget", escape),
+        "status": ("status", escape),
+        "peak_bytes": ("peak", _bytes),
+        "seconds": ("time", _milliseconds),
+        "overhead": ("overhead", _share),
+        "gap": ("gap", _share),
+        "planning_seconds": ("planned in", lambda s: _number(round(s * 1e3), f"{s:.1f} s")),
+        "measured_peak_bytes": ("peak, measured", _bytes),
+        "measured_seconds": ("time, measured", _milliseconds),
+        "measured_overhead": ("overhead, measured", _share),
+    }
+    filled = [key for key in columns if any(row[key] is not None for row in rows)]
+    cells = [
+        ["" if row[key] is None else columns[key][1](row[key]) for key in filled] for row in rows
+    ]
+    return [columns[key][0] for key in filled], cells
+
+
+def _share(share: float) -> str:
+    # Shares may lie below zero; keys count up from what none of them reaches.
+    return _number(round((share + 10) * 1e6), f"{share:+.1%}")
 
 
 def _figures(plan: Plan, measured: MeasuredStep | None) -> str:
