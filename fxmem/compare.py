@@ -125,10 +125,10 @@ class Comparison:
         plot_frontier(self, path)
 
     def report(self, path: str | Path) -> None:
-        """Write one self-contained page: the frontier, and the plans in a table."""
+        """Write one self-contained page: time against peak, and the table, to be sorted."""
         from .visualize import write_comparison
 
-        write_comparison([_Point.of(row) for row in self.rows if row.plan], path)
+        write_comparison(self, path)
 
     def __str__(self) -> str:
         return self.to_markdown()
@@ -157,25 +157,6 @@ class Comparison:
 
     def _lines(self) -> list[list[str]]:
         return [_line(row, self.eager) for row in self.rows]
-
-
-@dataclass(frozen=True)
-class _Point:
-    """What the page draws of a plan."""
-
-    solver: str
-    peak_bytes: int
-    seconds: float
-    measured_peak_bytes: int | None
-    measured_seconds: float | None
-
-    @classmethod
-    def of(cls, row: ComparedPlan) -> _Point:
-        plan, seen = row.plan, row.measured
-        assert plan is not None
-        if seen is None:
-            return cls(row.solver, plan.peak_bytes, plan.seconds, None, None)
-        return cls(row.solver, plan.peak_bytes, plan.seconds, seen.peak_bytes, seen.seconds)
 
 
 def compare(

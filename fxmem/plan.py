@@ -116,7 +116,8 @@ class Plan:
         Of the traced graph; a plan fits no other.
     seed : int
     stages : tuple
-        Cut points over several devices; empty on one.
+        Cut points over several devices: the operators at which a further stage begins. Empty
+        on one.
     pool : ArenaPlan or None
         Offsets of what the step asks for, when it runs in one arena.
     picture : StepPicture or None

@@ -1,13 +1,13 @@
 """Pictures of plans and of measured steps; reads them, changes nothing."""
 
-from .charts import frontier_chart
+from .frontier import plot_frontier
 from .graph import render_graph
 from .memory import plot_plan, plot_steps
 from .page import write_comparison, write_report
 from .traces import write_trace
 
 __all__ = [
-    "frontier_chart",
+    "plot_frontier",
     "plot_plan",
     "plot_steps",
     "render_graph",

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 from fxmem.budget import format_bytes
 from fxmem.errors import FxmemError
@@ -12,6 +11,7 @@ from fxmem.plan import Plan
 
 from .areas import areas_of
 from .canvas import INK, unit_of
+from .frontier import COLOURS
 from .memory import charged
 from .pool import KINDS as POOL_KINDS
 from .pool import kind_of
@@ -19,17 +19,12 @@ from .pool import kind_of
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
+    from fxmem.compare import Comparison
+
+# Solvers are told apart by the sign too.
+_SIGNS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "pentagon", "star", "x",
+          "triangle-left", "triangle-right", "cross", "hexagon")  # fmt: skip
 _SIGHT = 1e-3  # of the peak; less cannot be seen
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#5E5E5E", "#8C6D31")
-_SIGNS = ("circle", "square", "diamond", "cross", "x", "triangle-up", "star", "hexagon")
-
-
-class Point(Protocol):
-    """What a row of a comparison must tell."""
-
-    solver: str
-    peak_bytes: int
-    seconds: float
 
 
 def objects() -> Any:
@@ -103,16 +98,31 @@ def memory_chart(plan: Plan, measured: MeasuredStep | None = None) -> Figure:
     turn = next((m.start * 1e3 for m in plan.timeline if m.phase == "backward"), None)
     if turn is not None:
         figure.add_vline(turn, line={"dash": "dot", "color": "#666666"})
-    if measured is not None and len(measured.timeline) > 1:
-        more, scale = charged(plan, measured), (end or [0.0])[0] / measured.timeline[-1][0]
-        figure.add_scatter(
-            x=[seconds * scale for seconds, _ in measured.timeline],
-            y=[(held + more) / size for _, held in measured.timeline],
-            name="measured, time stretched to fit", mode="lines",
-            line={"width": 1.5, "shape": "hv", "color": "black"},
-            hovertemplate=f"%{{y:.2f}} {unit}",
-        )  # fmt: skip
+    if measured is not None:
+        _add_measured(figure, plan, measured, (end or [0.0])[0])
     return figure
+
+
+def _add_measured(figure: Figure, plan: Plan, measured: MeasuredStep, end: float) -> None:
+    """The measured curve over the prediction; where there is no curve, its peak."""
+    size, unit = unit_of(plan.peak_bytes)
+    more = charged(plan, measured)
+    if len(measured.timeline) < 2:
+        figure.add_hline(
+            (measured.peak_bytes + more) / size,
+            line={"width": 1.5, "color": "black"},
+            annotation={"text": f"measured peak {format_bytes(measured.peak_bytes)}"},
+        )
+        return
+    scale = end / measured.timeline[-1][0]
+    figure.add_scatter(
+        x=[seconds * scale for seconds, _ in measured.timeline],
+        y=[(held + more) / size for _, held in measured.timeline],
+        name="measured, time stretched to fit",
+        mode="lines",
+        line={"width": 1.5, "shape": "hv", "color": "black"},
+        hovertemplate=f"%{{y:.2f}} {unit}",
+    )
 
 
 def pool_chart(plan: Plan) -> Figure | None:
@@ -161,29 +171,38 @@ def progress_chart(plan: Plan) -> Figure | None:
     return figure
 
 
-def frontier_chart(points: Sequence[Point] | Iterable[Point]) -> Figure:
-    """Peak against time of every solver's plans; measured ones, where there are, hollow."""
-    rows = list(points)
-    size, unit = unit_of(max((p.peak_bytes for p in rows), default=1))
-    figure = _figure("time of a step (ms)", f"peak ({unit})", hovermode="closest",
-                     legend={"traceorder": "normal"})  # fmt: skip
+def frontier_chart(comparison: Comparison) -> Figure:
+    """Time against peak, a line for each solver; what was measured stands hollow."""
+    rows = [row for row in comparison.rows if row.plan is not None]
+    eager = comparison.eager
+    size, unit = unit_of(max(comparison.baseline_peak_bytes, eager.peak_bytes if eager else 0))
+    figure = _figure(f"peak of the step ({unit})", "time, as a multiple of the step as it is",
+                     hovermode="closest", legend={"traceorder": "normal"})  # fmt: skip
     figure.update_yaxes(rangemode="normal")
-    for number, solver in enumerate(dict.fromkeys(p.solver for p in rows)):
-        some = sorted((p for p in rows if p.solver == solver), key=lambda p: p.peak_bytes)
-        look = {"color": _COLOURS[number % 8], "symbol": _SIGNS[number % 8], "size": 9}
-        figure.add_scatter(
-            x=[p.seconds * 1e3 for p in some], y=[p.peak_bytes / size for p in some],
-            name=solver, legendgroup=solver, mode="lines+markers", marker=look,
-            line={"width": 1.2, "color": look["color"]},
-            hovertemplate=f"{solver}: %{{x:.3f}} ms, %{{y:.2f}} {unit}<extra></extra>",
-        )  # fmt: skip
-        seen = [p for p in some if getattr(p, "measured_peak_bytes", None) is not None]
-        if seen:
+    for number, solver in enumerate(dict.fromkeys(row.solver for row in rows)):
+        some = [row for row in rows if row.solver == solver]
+        colour, sign = COLOURS[number % len(COLOURS)], _SIGNS[number % len(_SIGNS)]
+        predicted = [(r.plan.peak_bytes, 1 + r.plan.overhead, r.asked) for r in some if r.plan]
+        measured = [
+            (r.measured.peak_bytes, r.measured.seconds / eager.seconds, r.asked)
+            for r in some
+            if r.measured and eager
+        ]
+        drawn = [(solver, predicted, "lines+markers", sign)]
+        if measured:
+            drawn.append((f"{solver}, measured", measured, "markers", f"{sign}-open"))
+        for name, points, mode, symbol in drawn:
+            points.sort()
             figure.add_scatter(
-                x=[getattr(p, "measured_seconds", p.seconds) * 1e3 for p in seen],
-                y=[p.measured_peak_bytes / size for p in seen],  # type: ignore[attr-defined]
-                name=f"{solver}, measured", legendgroup=solver, mode="markers",
-                marker={**look, "symbol": f"{look['symbol']}-open"},
-                hovertemplate=f"{solver} measured: %{{x:.3f}} ms, %{{y:.2f}} {unit}<extra></extra>",
+                x=[peak / size for peak, _, _ in points], y=[time for _, time, _ in points],
+                text=[f"budget {asked}" for _, _, asked in points],
+                name=name, legendgroup=solver, mode=mode,
+                marker={"color": colour, "symbol": symbol, "size": 9},
+                line={"width": 1.2, "color": colour},
+                hovertemplate=f"{name}, %{{text}}<br>%{{x:.2f}} {unit}, %{{y:.3f}}<extra></extra>",
             )  # fmt: skip
+    figure.add_scatter(
+        x=[comparison.baseline_peak_bytes / size], y=[1.0], name="as it is, predicted",
+        mode="markers", marker={"color": INK, "symbol": "cross-thin-open", "size": 12},
+    )  # fmt: skip
     return figure

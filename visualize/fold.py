@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import posixpath
+from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -52,12 +53,15 @@ class Part:
         Of its operators, in order.
     values : mapping
         ``"kept"``, ``"recomputed"``, ``"offloaded"`` -> names of its values.
+    stage : int or None
+        On which of several devices most of its forward operators run; None on one device.
     """
 
     module: str
     title: str
     runs: tuple[Run, ...]
     values: dict[str, tuple[str, ...]]
+    stage: int | None = None
 
     def of(self, phase: str) -> tuple[Run, ...]:
         """First runs in ``"forward"`` or ``"backward"``, or those ``"again"``."""
@@ -127,9 +131,22 @@ def fold(plan: Plan, level: str) -> tuple[Part, ...]:
     # A plan may run a small operator of a late part early on: what counts is where most stand.
     order = sorted(groups, key=lambda module: _middle(groups[module], place))
     return tuple(
-        Part(module, titles[module], tuple(groups[module]), _values(plan, groups[module]))
+        Part(
+            module,
+            titles[module],
+            tuple(groups[module]),
+            _values(plan, groups[module]),
+            _stage(plan, groups[module], place),
+        )
         for module in order
     )
+
+
+def _stage(plan: Plan, runs: Sequence[Run], place: Mapping[str, int]) -> int | None:
+    """By the plan's cut points: the operators at which a further stage begins."""
+    cuts = sorted(place[name] for name in plan.stages if isinstance(name, str) and name in place)
+    forward = [place[r.operator.name] for r in runs if r.operator.phase == "forward"]
+    return bisect_right(cuts, median(forward)) if cuts and forward else None
 
 
 def _middle(runs: Sequence[Run], place: Mapping[str, int]) -> float:

@@ -21,7 +21,21 @@ def folded_scene(plan: Plan, level: str) -> Scene:
     rows = [_boxes(plan, part, number) for number, part in enumerate(parts)]
     placed = _place(rows)
     lines = [*_within(rows, placed), *_between(parts, placed), *_turn(placed)]
-    return Scene(tuple(placed.values()), tuple(lines))
+    return Scene((*placed.values(), *_badges(parts, placed)), tuple(lines))
+
+
+def _badges(parts: Sequence[Part], placed: dict[str, Box]) -> list[Box]:
+    """The stage of each row, at the left, where the step runs on several devices."""
+    left = min((box.side("left")[0] for box in placed.values()), default=0.0)
+    badges = []
+    for number, part in enumerate(parts):
+        row = placed.get(f"forward{number}")
+        if part.stage is not None and row is not None:
+            at = (left - _MOST_BULGE, row.at[1])
+            badges.append(
+                Box(f"badge{number}", f"stage{part.stage}", (str(part.stage),), part.title, at=at)
+            )
+    return badges
 
 
 def _boxes(plan: Plan, part: Part, number: int) -> dict[str, Box]:

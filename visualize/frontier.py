@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 # Solvers are told apart by the mark too: not everyone tells the colours apart.
 _MARKS = "osD^vP*X<>ph"
-_COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#7F7F7F", "#8C564B")
 
 
 def plot_frontier(comparison: Comparison, path: str | Path) -> None:
@@ -55,7 +55,7 @@ def _figure(comparison: Comparison) -> Figure:
                 [held / size for held, _ in points],
                 [ratio for _, ratio in points],
                 marker=_MARKS[i % len(_MARKS)],
-                color=_COLOURS[i % len(_COLOURS)],
+                color=COLOURS[i % len(COLOURS)],
                 label=solver,
                 linewidth=1.4,
                 markersize=7,

@@ -16,7 +16,7 @@ from fxmem.plan import Plan
 from .engine import draw
 from .fold import choose_level
 from .folded import folded_scene
-from .scene import FONT, LINES, LOOKS, PEAK, SIZE, Box, Line, Note, Point, Scene, bounds
+from .scene import FONT, LINES, LOOKS, PEAK, SIZE, Box, Line, Note, Point, Scene, bounds, look_of
 from .scene import straight as straight_line
 from .unfolded import unfolded_scene
 
@@ -97,20 +97,26 @@ def _headed(scene: Scene, plan: Plan, level: str) -> Scene:
 def _legend(scene: Scene, left: float, y: float) -> Scene:
     """One box of each kind that is drawn, and what dashed lines mean, in a row."""
     kinds = {box.kind for box in scene.boxes}
-    boxes, x = [], left
+    boxes, notes, x = [], [], left
     for kind, look in LOOKS.items():
         if kind in kinds:
             box = Box(f"legend_{kind}", kind, (look.words,))
             boxes.append(replace(box, at=(x + box.width / 2, y)))
             x += box.width + 14
+    for kind in sorted((k for k in kinds if k.startswith("stage")), key=lambda k: int(k[5:])):
+        box = Box(f"legend_{kind}", kind, (kind[5:],))
+        boxes.append(replace(box, at=(x + box.width / 2, y)))
+        notes.append(Note(look_of(kind).words, (x + box.width + 6, y), SIZE))
+        x += box.width + notes[-1].width + 20
     peak = Box("legend_peak", "forward", ("memory peaks here",), peak=True)
     if any(box.peak for box in scene.boxes):
         boxes.append(replace(peak, at=(x + peak.width / 2, y)))
         x += peak.width + 14
     if not any(line.kind == "again" for line in scene.lines):
-        return Scene(tuple(boxes), ())
+        return Scene(tuple(boxes), (), tuple(notes))
     dashes = Line("", "", "again", straight_line((x, y), (x + 40, y)))
-    return Scene(tuple(boxes), (dashes,), (Note("to a second run", (x + 48, y), SIZE),))
+    notes.append(Note("to a second run", (x + 48, y), SIZE))
+    return Scene(tuple(boxes), (dashes,), tuple(notes))
 
 
 def source_of(scene: Scene, prefix: str = "") -> str:
@@ -148,7 +154,7 @@ def _label(lines: tuple[str, ...]) -> str:
 
 
 def _box_attributes(box: Box, prefix: str) -> dict[str, str]:
-    look = LOOKS[box.kind]
+    look = look_of(box.kind)
     attributes = {
         "id": prefix + box.name,
         "class": f"box {box.kind}",

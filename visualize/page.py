@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fxmem.budget import format_bytes
 from fxmem.errors import FxmemError
 from fxmem.measure import MeasuredStep
 from fxmem.plan import Plan, Recompute
 
-from .charts import Point, frontier_chart, memory_chart, objects, pool_chart, progress_chart
+from .charts import frontier_chart, memory_chart, objects, pool_chart, progress_chart
 from .engine import draw
 from .fold import LEVELS, choose_level, fold, runs_of
 from .graph import scene_of, source_of
@@ -25,6 +25,11 @@ from .memory import charged
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
+
+    from fxmem.compare import Comparison
+
+
+_MOST_INLINE = 4000  # runs; the picture of more takes seconds to open
 
 
 @dataclass
@@ -111,32 +116,56 @@ def write_report(plan: Plan, path: str | Path, measured: MeasuredStep | None = N
     page.write(path)
 
 
-def write_comparison(points: Iterable[Point], path: str | Path) -> None:
-    """Write one page with the frontier of several solvers: peak against time, and all rows.
+def write_comparison(comparison: Comparison, path: str | Path) -> None:
+    """Write one page with the frontier of several solvers: time against peak, and all rows.
 
     Parameters
     ----------
-    points : iterable
-        Each with ``solver``, ``peak_bytes`` and ``seconds``; with ``measured_peak_bytes`` and
-        ``measured_seconds`` where the plan was run.
+    comparison : Comparison
     path : str or Path
 
     Raises
     ------
     FxmemError
-        plotly is not installed, or there is no point.
+        plotly is not installed, or no solver found a plan.
     """
-    rows = list(points)
-    if not rows:
-        raise FxmemError("there is no plan to compare; give at least one.")
+    rows = comparison.to_rows()
+    solvers = dict.fromkeys(row["solver"] for row in rows if row["peak_bytes"] is not None)
+    if not solvers:
+        raise FxmemError("no solver found a plan, so there is nothing to draw.")
     objects()
-    solvers = dict.fromkeys(p.solver for p in rows)
     page = _Page("Plans compared", f"{len(rows)} plans by {', '.join(solvers)}")
-    page.chart("frontier", "Peak against time", frontier_chart(rows),
+    page.chart("frontier", "Time against peak", frontier_chart(comparison),
                "Down and to the left is better.")  # fmt: skip
-    cells = [(escape(p.solver), _bytes(p.peak_bytes), _milliseconds(p.seconds)) for p in rows]
-    page.section("All plans", _table("plans", ("solver", "peak", "time"), cells))
+    page.section("All plans", _table("plans", *_compared(rows)))
     page.write(path)
+
+
+def _compared(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of a comparison; columns that nobody filled are left out."""
+    columns: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "solver": ("solver", escape),
+        "budget": ("budget", escape),
+        "status": ("status", escape),
+        "peak_bytes": ("peak", _bytes),
+        "seconds": ("time", _milliseconds),
+        "overhead": ("overhead", _share),
+        "gap": ("gap", _share),
+        "planning_seconds": ("planned in", lambda s: _number(round(s * 1e3), f"{s:.1f} s")),
+        "measured_peak_bytes": ("peak, measured", _bytes),
+        "measured_seconds": ("time, measured", _milliseconds),
+        "measured_overhead": ("overhead, measured", _share),
+    }
+    filled = [key for key in columns if any(row[key] is not None for row in rows)]
+    cells = [
+        ["" if row[key] is None else columns[key][1](row[key]) for key in filled] for row in rows
+    ]
+    return [columns[key][0] for key in filled], cells
+
+
+def _share(share: float) -> str:
+    # Shares may lie below zero; keys count up from what none of them reaches.
+    return _number(round((share + 10) * 1e6), f"{share:+.1%}")
 
 
 def _figures(plan: Plan, measured: MeasuredStep | None) -> str:
@@ -169,15 +198,21 @@ def _figures(plan: Plan, measured: MeasuredStep | None) -> str:
 def _graph(page: _Page, plan: Plan) -> str:
     """Every level as a picture in the page, and which names each of its boxes answers to."""
     page.level = choose_level(plan, None)
-    pictures = []
-    for level in LEVELS:
+    pictures, told = [], ""
+    levels = [lv for lv in LEVELS if lv != "operators" or len(plan.timeline) <= _MOST_INLINE]
+    if len(levels) < len(LEVELS):
+        told = (
+            f'<p class="note">More than {_MOST_INLINE} operator runs are too many for this page: '
+            'draw them by <code>plan.render("plan.svg", level="operators")</code>.</p>'
+        )
+    for level in levels:
         scene = scene_of(plan, level)
         svg = draw(source_of(scene, f"{level}_"), "svg", "-Kneato", "-n2").decode()
         page.names[level] = _names(plan, level)
         pictures.append(_inline(svg, level))
-    buttons = "".join(f'<button data-show="{level}">{level}</button>' for level in LEVELS)
+    buttons = "".join(f'<button data-show="{level}">{level}</button>' for level in levels)
     return (
-        f'<div class="bar">{buttons}<button id="in" aria-label="closer">+</button>'
+        f'{told}<div class="bar">{buttons}<button id="in" aria-label="closer">+</button>'
         '<button id="out" aria-label="further">−</button><button id="fit">fit</button>'
         '<input type="search" id="find" placeholder="find an operator or a module" '
         'aria-label="find an operator or a module"><button id="next">next</button>'
@@ -253,7 +288,7 @@ def _number(key: int, words: str) -> str:
 
 
 def _table(
-    name: str, heads: tuple[str, ...], rows: Iterable[tuple[str, ...]], names: Iterable[str] = ()
+    name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], names: Iterable[str] = ()
 ) -> str:
     """A table that sorts; a cell that begins with a number in a comment sorts by it."""
     known = list(names)

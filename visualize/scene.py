@@ -29,6 +29,27 @@ LOOKS = {
     "offloaded": Look("moved away and back", "parallelogram", "#CC79A7", border="#7A3B60"),
 }
 
+# Stages on several devices; beyond these the same looks come again.
+_STAGES = (
+    ("circle", "#56B4E9"),
+    ("square", "#E69F00"),
+    ("diamond", "#009E73"),
+    ("triangle", "#F0E442"),
+    ("octagon", "#BDBDBD"),
+    ("house", "#E8B6D0"),
+    ("trapezium", "#A3C4A8"),
+    ("invtriangle", "#D9C2A0"),
+)
+
+
+def look_of(kind: str) -> Look:
+    """The look of a kind of box; that of a stage goes by its number."""
+    if not kind.startswith("stage"):
+        return LOOKS[kind]
+    shape, fill = _STAGES[int(kind.removeprefix("stage")) % len(_STAGES)]
+    return Look(kind.replace("stage", "stage "), shape, fill)
+
+
 # Kind of line -> graphviz attributes.
 LINES = {
     "reads": {"color": "#555555", "penwidth": "1.1", "arrowsize": "0.6"},
@@ -51,6 +72,7 @@ _SLACK = {
     "hexagon": (1.25, 8),
     "parallelogram": (1.45, 8),
 }
+_BADGE = 30.0  # width and height of a stage's badge, whatever its shape
 
 
 @dataclass(frozen=True)
@@ -62,7 +84,7 @@ class Box:
     name : str
         Of the node; unique in the scene.
     kind : str
-        Key of `LOOKS`.
+        Key of `LOOKS`, or ``"stage"`` and a number.
     lines : tuple of str
         What it says, line by line.
     tip : str
@@ -83,12 +105,16 @@ class Box:
     @property
     def width(self) -> float:
         """Points."""
+        if self.kind.startswith("stage"):
+            return _BADGE
         share, _ = _SLACK[LOOKS[self.kind].shape]
         return max(44.0, (max(map(len, self.lines)) * LETTER + 12) * share)
 
     @property
     def height(self) -> float:
         """Points."""
+        if self.kind.startswith("stage"):
+            return _BADGE
         _, more = _SLACK[LOOKS[self.kind].shape]
         return len(self.lines) * LINE + more
 

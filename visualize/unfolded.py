@@ -42,10 +42,15 @@ def unfolded_scene(plan: Plan) -> Scene:
     left = max((side.width for side in laid_out[::2]), default=0.0)
     placed: dict[str, Box] = {}
     lines: list[Line] = []
-    notes, top = [], 0.0
-    for part, forward, backward in zip(parts, laid_out[::2], laid_out[1::2], strict=True):
+    notes, badges, top = [], [], 0.0
+    for number, (part, forward, backward) in enumerate(
+        zip(parts, laid_out[::2], laid_out[1::2], strict=True)
+    ):
         tall = max(forward.height, backward.height)
         notes.append(Note(part.title, (0.0, top - _TITLE - 6), _TITLE))
+        if part.stage is not None:
+            at = (-30.0, top - _TITLE - 6)
+            badges.append(Box(f"badge{number}", f"stage{part.stage}", (str(part.stage),), at=at))
         for side, x in ((forward, left - forward.width), (backward, left + _BETWEEN_SIDES)):
             shift = (x, top + (tall - side.height) / 2)
             placed.update({b.name: replace(b, at=_moved(b.at, shift)) for b in side.boxes})
@@ -56,7 +61,7 @@ def unfolded_scene(plan: Plan) -> Scene:
     drawn = {(line.tail, line.head) for line in lines}
     runs = [run for part in parts for run in part.runs]
     lines += _across(runs, placed, drawn)
-    return Scene(tuple(placed.values()), tuple(lines), tuple(notes), remarks=remarks)
+    return Scene((*placed.values(), *badges), tuple(lines), tuple(notes), remarks=remarks)
 
 
 def _later(runs: Sequence[Run]) -> tuple[Run, ...]:

@@ -14,7 +14,7 @@ from fxmem import FxmemError, Offload, Plan
 from fxmem.visualize import engine, unfolded
 from fxmem.visualize.fold import LEVELS, choose_level, fold, runs_of
 from fxmem.visualize.graph import scene_of
-from fxmem.visualize.scene import LOOKS, PEAK, Box, Note, overlapping
+from fxmem.visualize.scene import LOOKS, PEAK, Box, Note, look_of, overlapping
 
 
 def kinds(scene) -> set[str]:
@@ -134,6 +134,24 @@ def test_offloaded_values_have_their_own_look(plan) -> None:
     (box,) = [b for b in scene.boxes if b.kind == "offloaded" and not b.name.startswith("legend")]
     assert box.lines == ("offloaded: 1, 30.0 MiB", "to cpu")
     assert "offloaded" in kinds(scene_of(moved, "operators"))
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_stages_are_told_apart(traced: Plan, tmp_path, level: str) -> None:
+    first = {o.module: o.name for o in reversed(traced.picture.operators) if o.phase == "forward"}
+    staged = replace(traced, stages=(first["blocks.1/up"], first["blocks.2/up"]))
+    assert {part.title[:8]: part.stage for part in fold(staged, level)} == {
+        "blocks.0": 0, "blocks.1": 1, "blocks.2": 2, "outside ": 2,
+    }  # fmt: skip
+    scene = scene_of(staged, level)
+    badges = [box for box in scene.boxes if box.name.startswith("badge")]
+    assert [box.kind for box in badges] == [f"stage{p.stage}" for p in fold(staged, level)]
+    looks = [look_of(f"stage{i}") for i in range(3)]
+    assert len({look.shape for look in looks}) == len({look.fill for look in looks}) == 3
+    assert {f"legend_stage{i}" for i in range(3)} <= {box.name for box in scene.boxes}
+    assert overlapping([*scene.boxes, *of_notes(scene.notes)]) == []
+    staged.render(tmp_path / "plan.svg", level=level)
+    assert "stage 2" in (tmp_path / "plan.svg").read_text()
 
 
 def test_the_legend_tells_of_what_is_drawn_and_no_more(plan) -> None:

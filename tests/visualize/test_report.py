@@ -6,16 +6,18 @@ import builtins
 import json
 import re
 import time
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
 
-from fxmem import FxmemError, Keep, MeasuredStep, Plan, Recompute
+from fxmem import Comparison, FxmemError, Keep, MeasuredStep, Plan, Recompute
+from fxmem.budget import Budget
+from fxmem.compare import ComparedPlan
 from fxmem.picture import Improvement, Operator, StepPicture
 from fxmem.plan import Moment
 from fxmem.simulate import Lifetime
-from fxmem.visualize import write_comparison, write_report
+from fxmem.visualize import write_report
 
 from .browser import complaints, open_browser, requests
 
@@ -141,6 +143,20 @@ def test_the_charts_hold_the_plan(traced, tmp_path):
     assert runs["operators_run0"][0] == traced.timeline[0].name
 
 
+def test_a_measured_step_without_a_curve_is_a_line(traced, tmp_path):
+    traced.report(tmp_path / "plan.html", MeasuredStep(2 * MIB, traced.resident_bytes, 1.0, ()))
+    layout = data_of((tmp_path / "plan.html").read_text())["charts"]["memory"]["layout"]
+    assert "measured peak 2.0 MiB" in {a["text"] for a in layout["annotations"]}
+
+
+def test_too_many_operators_are_left_out_and_it_is_told(traced, tmp_path, monkeypatch):
+    monkeypatch.setattr("fxmem.visualize.page._MOST_INLINE", 5)
+    traced.report(tmp_path / "plan.html")
+    page, tags = read(tmp_path / "plan.html")
+    assert [tag for tag, _ in tags].count("svg") == 2
+    assert "More than 5 operator runs are too many" in page
+
+
 def test_rows_come_largest_first_with_times(traced, tmp_path):
     traced.report(tmp_path / "plan.html")
     page = (tmp_path / "plan.html").read_text()
@@ -256,48 +272,74 @@ def test_decisions_sort_by_bytes_and_seconds_and_are_searched(browser, large_pag
     assert complaints(browser) == []
 
 
+def hover(browser, plot: str, label: str, seconds: float = 10.0) -> str:
+    """What a label says while the pointer moves over a plot; one may come too early."""
+    from selenium.webdriver import ActionChains
+
+    over = browser.find_element("css selector", plot)
+    until, step = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        step += 1
+        ActionChains(browser).move_to_element_with_offset(over, step % 40, 0).perform()
+        time.sleep(0.1)
+        said = browser.execute_script(f"return document.querySelector('{label}').textContent")
+        if said:
+            return said
+    raise AssertionError(f"nothing is said at {plot}")
+
+
 def test_hover_names_the_operator(browser, traced, tmp_path):
     write_report(traced, tmp_path / "plan.html")
     browser.get((tmp_path / "plan.html").as_uri())
     wait(browser, "document.querySelector('#memory .main-svg') !== null")
-    from selenium.webdriver import ActionChains
-
-    plot = browser.find_element("css selector", "#memory .nsewdrag")
-    ActionChains(browser).move_to_element(plot).perform()
-    shown = wait(browser, "document.querySelector('#memory .hoverlayer').textContent")
+    shown = hover(browser, "#memory .nsewdrag", "#memory .hoverlayer")
     assert any(moment.name in shown for moment in traced.timeline)
     assert "MiB" in shown and "parameters" in shown
     assert complaints(browser) == []
 
 
-@dataclass(frozen=True)
-class Row:
-    solver: str
-    peak_bytes: int
-    seconds: float
-    measured_peak_bytes: int | None = None
-    measured_seconds: float | None = None
+def compared(plan: Plan, measured: bool) -> Comparison:
+    def row(solver: str, peak: int, seconds: float, found: bool = True) -> ComparedPlan:
+        there = replace(plan, peak_bytes=peak * MIB, seconds=seconds, baseline_seconds=0.01)
+        step = MeasuredStep((peak - 1) * MIB, 0, 2 * seconds, ())
+        return ComparedPlan(
+            solver, Budget.parse(peak * MIB), peak * MIB, there if found else None, 0.5,
+            step if measured and found else None,
+        )  # fmt: skip
+
+    rows = (row("auto", 90, 0.01), row("auto", 70, 0.012), row("greedy", 90, 0.015),
+            row("sqrt", 70, 1.0, found=False))  # fmt: skip
+    eager = MeasuredStep(160 * MIB, 0, 0.02, ()) if measured else None
+    return Comparison(rows, 160 * MIB, 0.01, eager)
 
 
-ROWS = (
-    Row("auto", 90 * MIB, 0.010, 89 * MIB, 0.011),
-    Row("auto", 70 * MIB, 0.012),
-    Row("greedy", 90 * MIB, 0.015),
-)
-
-
-def test_a_comparison_is_a_page_with_a_frontier(browser, tmp_path):
-    write_comparison(ROWS, tmp_path / "all.html")
+@pytest.mark.parametrize("measured", [False, True])
+def test_a_comparison_is_a_page_with_a_frontier(browser, plan, tmp_path, measured: bool):
+    compared(plan, measured).report(tmp_path / "all.html")
     page = (tmp_path / "all.html").read_text()
-    traces = data_of(page)["charts"]["frontier"]["data"]
-    assert [t["name"] for t in traces] == ["auto", "auto, measured", "greedy"]
-    assert traces[0]["y"] == [70.0, 90.0] and traces[0]["x"] == [12.0, 10.0]
-    assert traces[1]["y"] == [89.0] and traces[1]["x"] == [11.0]
+    traces = {t["name"]: t for t in data_of(page)["charts"]["frontier"]["data"]}
+    seen = {"auto, measured", "greedy, measured"} if measured else set()
+    assert set(traces) == {"auto", "greedy", "as it is, predicted"} | seen
+    assert traces["auto"]["x"] == [70.0, 90.0]
+    assert traces["auto"]["y"] == pytest.approx([1.2, 1.0])
+    if measured:
+        assert traces["auto, measured"]["x"] == [69.0, 89.0]
+        assert traces["auto, measured"]["y"] == pytest.approx([1.2, 1.0])
+    assert ("peak, measured" in page) is measured
     browser.get((tmp_path / "all.html").as_uri())
     wait(browser, "document.querySelector('#frontier .main-svg') !== null")
+    head = browser.find_element("css selector", "#plans th:nth-child(6) button")
+    assert head.text == "overhead"
+    head.click()
+    shown = browser.execute_script(
+        "return [...document.querySelectorAll('#plans tbody tr')].map(r => r.cells[5].textContent)"
+    )
+    assert shown == ["+50.0%", "+20.0%", "+0.0%", ""]
     assert complaints(browser) == []
 
 
-def test_a_comparison_of_nothing_is_refused(tmp_path):
-    with pytest.raises(FxmemError, match="no plan to compare"):
-        write_comparison([], tmp_path / "all.html")
+def test_a_comparison_that_found_nothing_is_refused(plan, tmp_path):
+    nothing = compared(plan, False)
+    nothing = replace(nothing, rows=nothing.rows[-1:])
+    with pytest.raises(FxmemError, match="nothing to draw"):
+        nothing.report(tmp_path / "all.html")
