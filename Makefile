@@ -4,9 +4,11 @@ VENV := .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
 TYPED := build/installed
+# Each test runs on one thread: two at a time.
+BOTH_CORES := -n 2 --dist worksteal
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-slow fuzz bench lint clean
+.PHONY: help demo test test-slow test-torch fuzz bench lint clean
 
 help: ## list the targets
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | expand -t 12
@@ -22,13 +24,24 @@ demo: $(STAMP) ## train GPT-2 plain and under half of its memory, with pictures
 	$(BIN)/fxmem demo
 
 test: $(STAMP) ## the exact tests, under 10 minutes on two cores
-	$(BIN)/pytest -q
+	$(BIN)/pytest -q $(BOTH_CORES)
 
 test-slow: $(STAMP) ## the exact tests that take longer
 	$(BIN)/pytest -q -m slow
 
 fuzz: $(STAMP) ## 2,000 random modules under random budgets against eager, about an hour
 	$(BIN)/pytest -q -m nightly tests/fuzz
+
+# Another version lives beside the usual one, in an environment of its own (several GB: CUDA's).
+TORCH ?= 2.14.1
+OTHER := .venv-torch-$(TORCH)
+
+test-torch: ## the exact tests with another version: make test-torch TORCH=2.14.1
+	test -x $(OTHER)/bin/python || $(PYTHON) -m venv $(OTHER)
+	grep -vE '^(torch|setuptools|sympy)==' constraints.txt > $(OTHER)/constraints.txt
+	$(OTHER)/bin/python -m pip install -q -c $(OTHER)/constraints.txt torch==$(TORCH)
+	$(OTHER)/bin/python -m pip install -q -c $(OTHER)/constraints.txt -e ".[dev]" torch==$(TORCH)
+	$(OTHER)/bin/pytest -q $(BOTH_CORES)
 
 bench: $(STAMP) ## what is timed, against the alternatives
 	$(BIN)/pytest -q -m benchmark tests/benchmarks -s

@@ -1,7 +1,9 @@
 """Make a PyTorch training step fit a memory budget."""
 
+from . import logs
 from .api import FittedModule, optimize, plan
 from .budget import Budget
+from .compare import ComparedPlan, Comparison, compare
 from .costs import Device
 from .errors import (
     BudgetSyntaxError,
@@ -21,10 +23,14 @@ from .pool import ActivationPool, PoolStats
 
 __version__ = "0.1.0"
 
+logs.register()
+
 __all__ = [
     "ActivationPool",
     "Budget",
     "BudgetSyntaxError",
+    "ComparedPlan",
+    "Comparison",
     "Device",
     "FittedModule",
     "FxmemError",
@@ -42,6 +48,7 @@ __all__ = [
     "TrainingMemoryConfig",
     "TrainingMemoryManager",
     "UnsupportedDevice",
+    "compare",
     "measure",
     "optimize",
     "plan",

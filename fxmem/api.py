@@ -70,7 +70,7 @@ def optimize(
         Seconds for the solver.
     costs : "measured" or CostTable
     cache : bool
-        Keep measured costs on disk.
+        Keep measured costs and schedules on disk, and look there first.
     progress : callable, optional
         Called with (stage, details) as planning goes on.
     seed : int
@@ -87,8 +87,7 @@ def optimize(
         No plan fits; says the least bytes found and what stands in the way.
     BudgetSyntaxError, TraceError
     """
-    if solver not in SOLVERS:
-        raise FxmemError(f"solver={solver!r} is not known; give one of {', '.join(SOLVERS)}.")
+    check_solver(solver)
     if isinstance(budget, Mapping):
         raise FxmemError("budgets for several devices are not supported yet; give one budget.")
     if backend not in BACKENDS:
@@ -104,6 +103,7 @@ def optimize(
         reuse=pool and backend != "inductor",
         pool=pool,
         seed=seed,
+        cache=cache,
         progress=progress,
     )
     fitted = fit(model, Session(options, Holder(model, optimizer), backend))
@@ -148,30 +148,69 @@ def plan(
     UnsupportedDevice
         No data sheet by that name, or a meta module without a device.
     """
-    on_meta = any(p.is_meta for p in model.parameters())
-    if device is None and on_meta and isinstance(costs, str):
-        raise UnsupportedDevice(
-            "the module is on the meta device, where nothing can be measured: name the device "
-            f"to plan for, one of {', '.join(sorted(DEVICES))}, or give an fxmem.Device."
-        )
-    if device is not None:
-        costs = DatasheetCosts(find_device(device))
+    check_solver(solver)
     options = Options(
         budget=Budget.parse(budget),
-        costs=_cost_table(costs, model, cache, progress),
+        costs=costs_for(model, device, costs, cache, progress),
         solver=solver,
         time_limit=time_limit,
         reuse=pool,
         seed=seed,
+        cache=cache,
         progress=progress,
     )
     session = Session(options, Holder(model, optimizer), proves=False)
-    if on_meta:
+    rehearse(model, session, example_inputs, optimizer)
+    assert session.plan is not None
+    return session.plan
+
+
+def check_solver(solver: str) -> None:
+    """Raise where there is no solver of that name."""
+    if solver not in SOLVERS:
+        raise FxmemError(f"solver={solver!r} is not known; give one of {', '.join(SOLVERS)}.")
+
+
+def costs_for(
+    model: torch.nn.Module,
+    device: str | Device | None,
+    costs: str | CostTable = "measured",
+    cache: bool = True,
+    progress: Progress | None = None,
+) -> CostTable:
+    """Costs measured on the module's own device, or from another one's data sheet.
+
+    Raises
+    ------
+    UnsupportedDevice
+        No data sheet by that name, or a meta module without a device.
+    """
+    if device is not None:
+        return DatasheetCosts(find_device(device))
+    if is_on_meta(model) and isinstance(costs, str):
+        raise UnsupportedDevice(
+            "the module is on the meta device, where nothing can be measured: name the device "
+            f"to plan for, one of {', '.join(sorted(DEVICES))}, or give an fxmem.Device."
+        )
+    return _cost_table(costs, model, cache, progress)
+
+
+def is_on_meta(model: torch.nn.Module) -> bool:
+    """Was the module built without memory for its weights?"""
+    return any(p.is_meta for p in model.parameters())
+
+
+def rehearse(
+    model: torch.nn.Module,
+    session: Session,
+    example_inputs: ExampleInputs,
+    optimizer: torch.optim.Optimizer | str | None,
+) -> None:
+    """Let ``session`` plan for ``example_inputs``; the module may lie on meta."""
+    if is_on_meta(model):
         _rehearse_on_fakes(model, session, example_inputs, optimizer)
     else:
         fit(model, session).rehearse(example_inputs)
-    assert session.plan is not None
-    return session.plan
 
 
 def _rehearse_on_fakes(

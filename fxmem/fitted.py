@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import copy
+import logging
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -29,6 +30,14 @@ _MOST_CONTEXTS = 4
 
 # Dynamo gives up on a class's forward after 8 shapes or modules by default; each is a plan here.
 _MOST_PLANS_OF_A_CLASS = 1024
+
+# A line in a log need not end a graph. The name of the option changed after 2.11.
+_IGNORED_LOGGING = (
+    "ignore_logging_functions"
+    if hasattr(dynamo_config, "ignore_logging_functions")
+    else "ignore_logger_methods"
+)
+_LOGGING = "debug info warning error exception critical log info_once warning_once warning_advice"
 
 _WITHOUT_CHECKS: dict[str, Any] = {
     name: False for name in ("check_custom_op_aliasing",) if hasattr(functorch_config, name)
@@ -107,6 +116,7 @@ class FittedModule(OptimizedModule):
         try:
             with (
                 dynamo_config.patch(recompile_limit=limit, accumulated_recompile_limit=limit),
+                dynamo_config.patch({_IGNORED_LOGGING: _logging_methods()}),
                 # A dispatch mode on the first call alone, which would take bytes of its own.
                 functorch_config.patch(_WITHOUT_CHECKS),
             ):
@@ -165,9 +175,17 @@ def fit(model: torch.nn.Module, session: Session) -> FittedModule:
     return compiled
 
 
+def _logging_methods() -> set[Any]:
+    """Methods of loggers, those that Transformers adds included, and what the user ignores."""
+    added = {getattr(logging.Logger, name, None) for name in _LOGGING.split()} - {None}
+    return added | getattr(dynamo_config, _IGNORED_LOGGING)
+
+
 def _compile(model: torch.nn.Module, session: Session) -> Any:
     def fxmem_backend(graph: Any, inputs: Any) -> Callable[..., Any]:
         return session.backend(graph, inputs)
 
     # Each function is a backend that Dynamo has not seen, so that the module is traced anew.
-    return torch.compile(model, backend=fxmem_backend, dynamic=False, fullgraph=True)
+    # What `torch.compile` itself calls: Lightning replaces that with one that leaves the backend
+    # among the attributes of the user's module, which then could not be saved.
+    return torch._dynamo.optimize(fxmem_backend, nopython=True, dynamic=False)(model)

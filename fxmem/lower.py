@@ -9,6 +9,7 @@ import torch.fx as fx
 from torch._ops import OpOverload
 
 from .costs import Cost
+from .passes.checkpoint import AGAIN, must_save
 from .passes.reuse import candidates
 from .solvers.remat import RematProblem
 from .storages import is_effect
@@ -63,22 +64,26 @@ def lower(
     loss_inside = any(n.meta["val"].numel() == 1 for n in trace.tangents)
     outside = 0 if loss_inside else 2 * sum(storages.size[s] for s in tangents)
 
+    # Second runs of what the user checkpointed must come after the turn: they read a storage of
+    # no bytes that the turn writes.
+    after_turn = (len(storages.size),) if any(n and AGAIN in n.meta for n in order) else ()
+
     reads: list[tuple[int, ...]] = []
     writes: list[tuple[int, ...]] = []
     victims: list[tuple[int, ...]] = []
     for node in order:
         if node is None:
             reads.append(tuple(sorted(leaving)))
-            writes.append(tuple(sorted(tangents)))
+            writes.append((*sorted(tangents), *after_turn))
             victims.append(())
             continue
-        reads.append(storages.read_by(node))
+        reads.append((*storages.read_by(node), *(after_turn if AGAIN in node.meta else ())))
         writes.append(storages.made_at(node))
         found = candidates(node, storages) if reuse else ()
         victims.append(tuple(storages.of[a][0] for a in found))
     problem = RematProblem(
         time=tuple(round(costs[n].seconds * NANOSECONDS) if n else 0 for n in order),
-        size=tuple(storages.size),
+        size=(*storages.size, *(0 for _ in after_turn)),
         reads=tuple(reads),
         writes=tuple(writes),
         workspace=tuple(costs[n].workspace_bytes if n else outside for n in order),
@@ -90,7 +95,7 @@ def lower(
         keep=held | tangents,
         resident_bytes=resident_bytes,
         names=tuple(n.name if n else "turn" for n in order),
-        storage_names=tuple(n.name for n in storages.made_by),
+        storage_names=(*(n.name for n in storages.made_by), *("turn" for _ in after_turn)),
     )
     states = 5056 * (len(random) + 3) if random else 0
     copies = sum(storages.size[s] for s in trace.storages_of(trace.overwritten))
@@ -103,7 +108,7 @@ def _with_turn(trace: StepTrace) -> list[fx.Node | None]:
     order: list[fx.Node | None] = []
     computing = set(trace.operators)
     for node in trace.joint.graph.nodes:
-        if any(a in needs for a in node.all_input_nodes):
+        if AGAIN in node.meta or any(a in needs for a in node.all_input_nodes):
             needs.add(node)
         if node in computing:
             if node in needs and None not in order:
@@ -113,10 +118,12 @@ def _with_turn(trace: StepTrace) -> list[fx.Node | None]:
 
 
 def _runs_once(trace: StepTrace) -> frozenset[fx.Node]:
-    """Effects, and readers of what the graph itself overwrites."""
+    """Effects, readers of what the graph overwrites, and what the user asked to be saved."""
     effects = {n for n in trace.operators if is_effect(n)}
     plain = {n for n in trace.operators if isinstance(n.target, OpOverload)}
     writers = {n for n in plain if n.target._schema.is_mutable}  # type: ignore[union-attr]
     mutated = {s for n in writers for s in trace.storages.of[n]}
     readers = {n for n in trace.operators if mutated & set(trace.storages.read_by(n))}
-    return frozenset(effects | writers | readers)
+    wanted = trace.storages_of(tuple(n for n in trace.joint.graph.nodes if must_save(n)))
+    kept = {trace.storages.made_by[s] for s in wanted}
+    return frozenset(effects | writers | readers | kept)

@@ -13,18 +13,21 @@ import torch.fx as fx
 
 from .budget import Budget
 from .costs import Cost, CostTable, operator_key
+from .logs import tell_plan
 from .lower import NANOSECONDS, Lowered, lower
+from .passes.checkpoint import AGAIN
 from .passes.recompute import recompute
 from .passes.reuse import reuse
 from .passes.split import SplitStep, split
 from .passes.verify import verify_layout, verify_split
+from .picture import draw_step
 from .plan import Decision, Keep, Plan, Recompute
 from .runtime.arena import StepArena
 from .runtime.random import replay as replay_draw
 from .scheduling import find_schedule
 from .simulate import Simulation, simulate
 from .solvers.remat import RematSolution, replay
-from .storages import tensor_bytes
+from .storages import is_collective, tensor_bytes
 from .trace import StepTrace, trace_joint, written_inputs
 
 
@@ -46,6 +49,8 @@ class Options:
     seed : int
     reserve_bytes : int
         Kept free of the budget, from what an earlier step measured over its plan.
+    cache : bool
+        Keep schedules on disk, and look there first.
     progress : callable, optional
         Called with (stage name, details).
     """
@@ -58,6 +63,7 @@ class Options:
     pool: bool = True
     seed: int = 0
     reserve_bytes: int = 0
+    cache: bool = True
     progress: Callable[[str, Mapping[str, Any]], None] | None = None
 
     def tell(self, stage: str, **details: Any) -> None:
@@ -79,6 +85,12 @@ class PlannedStep:
     measured: int | None = None
     run_backward: Callable[[list[Any]], Any] | None = None
     arena: StepArena | None = None
+
+    @property
+    def communicates(self) -> bool:
+        """Do its graphs wait for other processes?"""
+        graphs = (self.graphs.forward.graph, self.graphs.backward.graph)
+        return any(is_collective(node) for graph in graphs for node in graph.nodes)
 
 
 def plan_step(
@@ -104,7 +116,7 @@ def plan_step(
     options.tell("trace", nodes=len(joint.graph.nodes))
     trace = trace_joint(joint, forward_outputs)
     options.tell("costs", operators=len(trace.operators))
-    costs = options.costs(list(trace.operators))
+    costs = _with_replays(options.costs(list(trace.operators)))
     lowered = lower(trace, costs, resident_bytes, options.reuse)
     baseline = max(replay(lowered.problem, range(lowered.problem.count)))
     budget = options.budget.resolve(baseline)
@@ -115,10 +127,20 @@ def plan_step(
     )
     plan = make_plan(trace, lowered, solution, simulation, budget, baseline, options)
     options.tell("planned", plan=plan)
+    tell_plan(plan, graphs)
     tangents = tuple(n.meta["val"] for n in trace.tangents)
     return PlannedStep(
         graphs, plan, trace.device(), forward_outputs, written_inputs(joint), tangents
     )
+
+
+def _with_replays(costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:
+    """A checkpointed draw that is made again costs what its first run does."""
+    by_name = {node.name: cost for node, cost in costs.items()}
+    return {
+        node: by_name[node.meta[AGAIN]] if node.target is replay_draw else cost
+        for node, cost in costs.items()
+    }
 
 
 def rewrite(trace: StepTrace, order: Sequence[fx.Node | None], overwrite: bool) -> SplitStep:
@@ -179,6 +201,7 @@ def make_plan(
         timeline=simulation.timeline,
         graph_hash=graph_hash(trace),
         seed=options.seed,
+        picture=draw_step(lowered, simulation.lifetimes, solution),
     )
 
 
@@ -192,7 +215,10 @@ def decide(lowered: Lowered, sequence: Sequence[int]) -> dict[str, Decision]:
     read_after = {problem.writer[s] for v in after for s in problem.reads[v]}
     decisions: dict[str, Decision] = {}
     for v in range(problem.count):
-        if runs[v] > 1:
+        node = lowered.operators[v]
+        if node is not None and AGAIN in node.meta:
+            decisions[node.meta[AGAIN]] = Recompute(runs[v])
+        elif runs[v] > 1:
             decisions[problem.names[v]] = Recompute(runs[v] - 1)
         elif v in read_after and v in before:
             decisions[problem.names[v]] = Keep()

@@ -5,14 +5,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from .arena_plan import ArenaPlan
 from .budget import format_bytes
 from .errors import PlanMismatch
 from .store import read_json, write_json
 
-PLAN_VERSION = 1
+if TYPE_CHECKING:
+    from .measure import MeasuredStep
+    from .picture import StepPicture
+
+PLAN_VERSION = 2
 
 #: What bytes are held for, in the order in which they are stacked in pictures.
 CATEGORIES = (
@@ -112,9 +116,13 @@ class Plan:
         Of the traced graph; a plan fits no other.
     seed : int
     stages : tuple
-        Cut points over several devices; empty on one.
+        Cut points over several devices: the operators at which a further stage begins. Empty
+        on one.
     pool : ArenaPlan or None
         Offsets of what the step asks for, when it runs in one arena.
+    picture : StepPicture or None
+        What is drawn: the graph, lifetimes of values, the solver's progress. None in plans that
+        older versions wrote.
     """
 
     budget_bytes: int | None
@@ -134,6 +142,7 @@ class Plan:
     seed: int = 0
     stages: tuple[Any, ...] = ()
     pool: ArenaPlan | None = None
+    picture: StepPicture | None = None
     version: int = field(default=PLAN_VERSION)
 
     @property
@@ -211,20 +220,39 @@ class Plan:
         except (ValueError, RecursionError) as error:
             raise PlanMismatch(f"{path} is no plan ({error}). Make the plan anew.") from error
 
-    def render(self, path: str | Path) -> None:
-        """Draw the graph; needs the ``graphviz`` program."""
+    def render(self, path: str | Path, level: str | None = None) -> None:
+        """Draw the graph as SVG, PNG, PDF or graphviz's own ``.dot``.
+
+        Parameters
+        ----------
+        path : str or Path
+            Its suffix says what to write.
+        level : {"layers", "modules", "operators"}, optional
+            How far to fold. Left out: by size.
+        """
         from .visualize import render_graph
 
-        render_graph(self, path)
+        render_graph(self, path, level)
 
-    def plot(self, path: str | Path, kind: str = "memory") -> None:
-        """Draw memory over time, or (``kind="pool"``) where each block lies in the arena."""
+    def plot(
+        self, path: str | Path, kind: str = "memory", measured: MeasuredStep | None = None
+    ) -> None:
+        """Draw memory over time, or (``kind="pool"``) where each block lies in the arena.
+
+        What `measure` found is drawn over the prediction.
+        """
         from .visualize import plot_plan
 
-        plot_plan(self, path, kind=kind)
+        plot_plan(self, path, kind=kind, measured=measured)
 
-    def report(self, path: str | Path) -> None:
-        """Write one self-contained page."""
+    def trace(self, path: str | Path, measured: MeasuredStep | None = None) -> None:
+        """Write a trace: ``.json`` for Perfetto, ``.pickle`` for PyTorch's memory visualiser."""
+        from .visualize import write_trace
+
+        write_trace(self, path, measured)
+
+    def report(self, path: str | Path, measured: MeasuredStep | None = None) -> None:
+        """Write one self-contained page, with what `measure` found beside the prediction."""
         from .visualize import write_report
 
-        write_report(self, path)
+        write_report(self, path, measured)

@@ -7,6 +7,7 @@ from dataclasses import asdict, fields
 from typing import Any
 
 from .arena_plan import ArenaPlan
+from .picture import PHASES, StepPicture
 from .plan import CATEGORIES, Decision, Keep, Moment, Offload, Plan, Recompute
 
 _DECISIONS = {"Keep": Keep, "Recompute": Recompute, "Offload": Offload}
@@ -17,6 +18,7 @@ def to_row(plan: Plan) -> dict[str, Any]:
     row = {f.name: getattr(plan, f.name) for f in fields(plan)}
     row["value_bytes"] = dict(plan.value_bytes)
     row["pool"] = plan.pool.to_row() if plan.pool else None
+    row["picture"] = plan.picture.to_row() if plan.picture else None
     row["decisions"] = {
         name: {"kind": type(d).__name__, **asdict(d)} for name, d in plan.decisions.items()
     }
@@ -32,15 +34,22 @@ def from_row(row: Any) -> Plan:
     ValueError
         A field is missing, unknown, or of another kind.
     """
+    if isinstance(row, dict) and row.get("version") == 1:
+        row = {"picture": None, **row}  # plans had none
     if not isinstance(row, dict) or set(row) != set(_FIELDS):
         raise ValueError(f"its fields are not those of a plan: {_names(row)}")
     for name, is_right in _FIELDS.items():
         if not is_right(row[name]):
             raise ValueError(f"{name} is {str(row[name])[:80]!r}")
+    if row["picture"] and any(
+        life[4] >= len(row["timeline"]) for life in row["picture"]["lifetimes"]
+    ):
+        raise ValueError("a value lives beyond the end of the step")
     row = dict(row)
     row["decisions"] = {name: _decision(d) for name, d in row["decisions"].items()}
     row["timeline"] = tuple(Moment(n, p, r, s, t, tuple(h)) for n, p, r, s, t, h in row["timeline"])
     row["pool"] = ArenaPlan.from_row(row["pool"]) if row["pool"] else None
+    row["picture"] = StepPicture.from_row(row["picture"]) if row["picture"] else None
     row["sequence"], row["stages"] = tuple(row["sequence"]), tuple(row["stages"])
     return Plan(**row)
 
@@ -59,6 +68,10 @@ def _count(value: Any) -> bool:
 
 def _seconds(value: Any) -> bool:
     return type(value) in (int, float)
+
+
+def _flag(value: Any) -> bool:
+    return type(value) is bool
 
 
 def _text(value: Any) -> bool:
@@ -90,12 +103,7 @@ def _is_decision(row: Any) -> bool:
 
 
 def _is_request(row: Any) -> bool:
-    wanted = (_text, _text, _count, _count, _count, _or_none(_count))
-    return (
-        isinstance(row, list)
-        and len(row) == len(wanted)
-        and all(is_right(value) for is_right, value in zip(wanted, row, strict=True))
-    )
+    return _row_of(_text, _text, _count, _count, _count, _or_none(_count))(row)
 
 
 def _is_pool(row: Any) -> bool:
@@ -108,14 +116,40 @@ def _is_pool(row: Any) -> bool:
     )
 
 
-def _is_moment(row: Any) -> bool:
-    wanted = (_text, _text, lambda v: type(v) is bool, _seconds, _seconds, _list(_count))
-    return (
+def _row_of(*wanted: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda row: (
         isinstance(row, list)
         and len(row) == len(wanted)
         and all(is_right(value) for is_right, value in zip(wanted, row, strict=True))
-        and len(row[-1]) == len(CATEGORIES)
     )
+
+
+def _one_of(*choices: str) -> Callable[[Any], bool]:
+    return lambda value: _text(value) and value in choices
+
+
+def _is_picture(row: Any) -> bool:
+    operator = _row_of(_text, _text, _count, _one_of(*PHASES), _count, _seconds, _list(_count))
+    life = _row_of(_text, _count, _one_of(*CATEGORIES), _count, _count)
+    wanted: dict[str, Callable[[Any], bool]] = {
+        "modules": _list(_text),
+        "operators": _list(operator),
+        "lifetimes": _list(life),
+        "residents": _table(_count),
+        "progress": _list(_row_of(_seconds, _seconds, _seconds)),
+    }
+    return (
+        isinstance(row, dict)
+        and set(row) == set(wanted)
+        and all(is_right(row[name]) for name, is_right in wanted.items())
+        and all(o[2] < len(row["modules"]) for o in row["operators"])
+        and all(i < len(row["operators"]) for o in row["operators"] for i in o[6])
+    )
+
+
+def _is_moment(row: Any) -> bool:
+    is_right = _row_of(_text, _text, _flag, _seconds, _seconds, _list(_count))
+    return is_right(row) and len(row[-1]) == len(CATEGORIES)
 
 
 _FIELDS: dict[str, Callable[[Any], bool]] = {
@@ -136,5 +170,6 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "seed": lambda value: type(value) is int,
     "stages": lambda value: isinstance(value, list),
     "pool": _or_none(_is_pool),
+    "picture": _or_none(_is_picture),
     "version": lambda value: type(value) is int,
 }

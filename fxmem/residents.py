@@ -57,7 +57,11 @@ class Holder:
 
     def __call__(self, inputs: Sequence[Any]) -> int:
         """Bytes held throughout a step with these inputs."""
-        return count_residents(self.module, list(inputs), self.optimizer).total
+        return self.count(inputs).total
+
+    def count(self, inputs: Sequence[Any]) -> Residents:
+        """The same, by kind."""
+        return count_residents(self.module, list(inputs), self.optimizer)
 
 
 def count_residents(

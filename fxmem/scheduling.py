@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .errors import InfeasibleBudget
 from .lower import Lowered
+from .plan_cache import PlanCache
 from .solvers.remat import RematProblem, RematSolution, check, replay, solve
 
 if TYPE_CHECKING:
@@ -34,6 +36,26 @@ def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> Rem
         held_back += lowered.aside_bytes  # needed only where something is run again
     limit = None if budget is None else max(0, budget - held_back)
 
+    solution = _search(problem, limit, options)
+    if limit is None or solution.status in ("optimal", "feasible"):
+        return solution
+    least = _least(problem, solution)
+    if least.sequence and least.peak <= limit:
+        return replace(least, status="feasible")
+    assert budget is not None
+    minimum = least.peak + held_back if least.sequence else None
+    raise InfeasibleBudget(budget, minimum, blockers(lowered, least))
+
+
+def _search(problem: RematProblem, limit: int | None, options: Options) -> RematSolution:
+    """What the solver finds, or found in an earlier run."""
+    cache = None
+    if limit is not None and options.cache:
+        searched = (options.solver, options.seed, options.time_limit, CLOSE)
+        cache = PlanCache(problem, limit, *searched)
+        if (known := cache.find()) is not None:
+            return known
+
     def tell(seconds: float, time: int, peak: int, bound: int) -> None:
         options.tell("solve", seconds=seconds, time=time, peak=peak, bound=bound)
 
@@ -46,14 +68,15 @@ def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> Rem
         progress=tell,
         gap=CLOSE,
     )
-    if limit is None or solution.status in ("optimal", "feasible"):
-        return solution
-    least = _least(problem, solution)
-    if least.sequence and least.peak <= limit:
-        return replace(least, status="feasible")
-    assert budget is not None
-    minimum = least.peak + held_back if least.sequence else None
-    raise InfeasibleBudget(budget, minimum, blockers(lowered, least))
+    if solution.interrupted:
+        warnings.warn(
+            "fxmem: the search was interrupted; the best plan until then is used.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    elif cache is not None and solution.status in ("optimal", "feasible"):
+        cache.keep(solution)
+    return solution
 
 
 def _least(problem: RematProblem, found: RematSolution) -> RematSolution:

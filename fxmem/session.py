@@ -5,9 +5,9 @@ from __future__ import annotations
 import logging
 import threading
 import warnings
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, fields, replace
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, Protocol
 
 import torch
 import torch._functorch.config as functorch_config
@@ -34,6 +34,16 @@ log = logging.getLogger("fxmem")
 _MOST_SPARED = 0.03
 
 
+class Observer(Protocol):
+    """Who is told as the steps of a session run."""
+
+    def forward_made(self, values: Sequence[Any]) -> None:
+        """All that a forward part returns and keeps."""
+
+    def backward_starts(self) -> None:
+        """A backward part is about to run."""
+
+
 @dataclass
 class Session:
     """State of one optimised module.
@@ -47,6 +57,7 @@ class Session:
         ``"eager"`` or ``"inductor"``.
     proves : bool
         Is each plan run once, without effects, before it is trusted?
+    observer : Observer, optional
     arguments : list
         Of the call at work.
     steps : list of PlannedStep
@@ -71,6 +82,7 @@ class Session:
     spare_bytes: int = 0
     spares: int = 2
     bounds: dict[str, float] = field(default_factory=dict)
+    observer: Observer | None = None
     arguments: list[Any] = field(default_factory=list, repr=False)
     lock: Any = field(default_factory=threading.RLock, repr=False, compare=False)
 
@@ -110,7 +122,7 @@ class Session:
     def backend(self, graph: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         """Dynamo's backend: what it captured goes through AOTAutograd into our pipeline."""
         # Dynamo leaves out arguments that nothing reads; the caller holds them all the same.
-        resident_bytes = self.residents([*example_inputs, *self.arguments])
+        resident_bytes, kinds = self._count_residents([*example_inputs, *self.arguments])
         leaves = {i for i, v in enumerate(example_inputs) if _accumulates(v)}
         planned: list[PlannedStep] = []
 
@@ -119,6 +131,7 @@ class Session:
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
             laid_out = lay_out_gradients(joint, leaves)
             step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
+            step.plan = _with_residents(step.plan, kinds)
             planned.append(step)
             self.steps.append(step)
             self.current = step
@@ -146,6 +159,13 @@ class Session:
         ):
             return compiler(graph, example_inputs)
 
+    def _count_residents(self, arguments: Sequence[Any]) -> tuple[int, dict[str, int]]:
+        """All bytes held throughout, and, where they are known, those of each kind."""
+        if not isinstance(self.residents, Holder):
+            return self.residents(arguments), {}
+        counted = self.residents.count(arguments)
+        return counted.total, asdict(counted)
+
     def _run(
         self, module: fx.GraphModule, inputs: Any, is_backward: bool = False
     ) -> Callable[..., Any]:
@@ -161,13 +181,18 @@ class Session:
 
         def forward(args: list[Any]) -> Any:
             self.current = step
+            # Processes that measure differently would wait for each other's collectives for ever.
             # While the user's own profiler runs there can be no second one; next time, then.
-            if self.proves and step.measured is None and not torch.autograd._profiler_enabled():
+            proves = self.proves and not step.communicates
+            if proves and step.measured is None and not torch.autograd._profiler_enabled():
                 self._prove(step, run, args)
             if self.rehearsing:
                 return _stand_ins(shapes, args, step.written_inputs)
             self._make_room(step)
-            return step.arena.forward(run, args) if step.arena else run(args)
+            made = step.arena.forward(run, args) if step.arena else run(args)
+            if self.observer is not None:
+                self.observer.forward_made(made)
+            return made
 
         forward._boxed_call = True  # type: ignore[attr-defined]
         return forward
@@ -176,6 +201,9 @@ class Session:
         step.run_backward = run
 
         def backward(args: list[Any]) -> Any:
+            if self.observer is not None:
+                self.current = step
+                self.observer.backward_starts()
             return step.arena.backward(run, args) if step.arena else run(args)
 
         backward._boxed_call = True  # type: ignore[attr-defined]
@@ -261,6 +289,12 @@ class Session:
                 BudgetWarning,
                 stacklevel=2,
             )
+
+
+def _with_residents(plan: Plan, kinds: Mapping[str, int]) -> Plan:
+    if plan.picture is None:
+        return plan
+    return replace(plan, picture=replace(plan.picture, residents=dict(kinds)))
 
 
 class PlanAnew(Exception):

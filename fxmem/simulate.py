@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 import torch.fx as fx
@@ -12,6 +13,28 @@ from .costs import Cost
 from .passes.split import SplitStep, is_tangent
 from .plan import CATEGORIES, Moment
 from .storages import StorageMap, map_storages, operators
+
+
+@dataclass(frozen=True)
+class Lifetime:
+    """One value, from the operator that makes it to the last that needs it.
+
+    Attributes
+    ----------
+    name : str
+        Node of the traced graph that makes it.
+    bytes : int
+    category : str
+        One of `CATEGORIES`.
+    first, last : int
+        Positions in the timeline; the value is held at both and between them.
+    """
+
+    name: str
+    bytes: int
+    category: str
+    first: int
+    last: int
 
 
 @dataclass(frozen=True)
@@ -24,10 +47,14 @@ class Simulation:
         One entry for each operator, in the order in which they run.
     peak_bytes : int
         Largest number of bytes held at once, residents included.
+    lifetimes : tuple of Lifetime
+        Of all that is held but residents and workspace. What lives on from forward to backward
+        has one for each part.
     """
 
     timeline: tuple[Moment, ...]
     peak_bytes: int
+    lifetimes: tuple[Lifetime, ...] = ()
 
 
 def simulate(
@@ -62,16 +89,20 @@ def simulate(
     backward = map_storages(step.backward.graph)
     # A saved value is the forward part's storage under another name.
     alive, pinned, resident = {}, set(), set()
+    names: dict[int, str] = {}
     sources = [n for n in step.backward.graph.nodes if n.op == "placeholder"]
     for node, source in zip(sources, saved, strict=False):
         (storage,) = backward.of[node]
+        names[storage] = _name(forward.made_by[source])
         if source in inputs:
             resident.add(storage)
         else:
             alive[storage] = "kept"
             if source in returned:
                 pinned.add(storage)
-    held = sum(forward.size[s] for s in returned - set(saved) - inputs)
+    left_behind = returned - set(saved) - inputs
+    held = sum(forward.size[s] for s in left_behind)
+    turn = len(clock.timeline)
     for node in sources:
         if is_tangent(node):
             alive[backward.of[node][0]] = "temporary"
@@ -79,10 +110,16 @@ def simulate(
     resident |= {s for s, n in enumerate(backward.made_by) if n.op == "get_attr"}
     out = step.backward.graph.output_node().args[0]
     gradients = _storages(out, backward)
-    walk = _Walk(backward, clock, "backward", gradients=gradients, outputs_bytes=held)
+    walk = _Walk(backward, clock, "backward", gradients=gradients, outputs_bytes=held, names=names)
     walk.run(step.backward.graph, alive, pinned | gradients | resident, free=resident)
+    for storage in left_behind:
+        clock.lived(_name(forward.made_by[storage]), forward.size[storage], "outputs", turn)
     peak = max((m.live_bytes for m in clock.timeline), default=resident_bytes)
-    return Simulation(tuple(clock.timeline), peak)
+    return Simulation(tuple(clock.timeline), peak, tuple(clock.lifetimes))
+
+
+def _name(node: fx.Node) -> str:
+    return str(node.meta.get("of", node.name))
 
 
 def _storages(values: object, storages: StorageMap) -> set[int]:
@@ -98,15 +135,22 @@ class _Clock:
         self.resident_bytes = resident_bytes
         self.now = 0.0
         self.timeline: list[Moment] = []
+        self.lifetimes: list[Lifetime] = []
 
     def tick(self, node: fx.Node, phase: str, held: dict[str, int]) -> None:
         cost = self.costs[node]
         held = {**held, "resident": self.resident_bytes, "workspace": cost.workspace_bytes}
         counts = tuple(held.get(c, 0) for c in CATEGORIES)
-        name = str(node.meta.get("of", node.name))
+        name = _name(node)
         again = bool(node.meta.get("recomputed"))
         self.timeline.append(Moment(name, phase, again, self.now, cost.seconds, counts))
         self.now += cost.seconds
+
+    def lived(self, name: str, size: int, category: str, first: int) -> None:
+        """Note a value that the next operator no longer finds."""
+        if first < len(self.timeline):
+            last = len(self.timeline) - 1
+            self.lifetimes.append(Lifetime(name, size, category, first, last))
 
 
 class _Walk:
@@ -120,9 +164,11 @@ class _Walk:
         kept: set[int] = frozenset(),  # type: ignore[assignment]
         gradients: set[int] = frozenset(),  # type: ignore[assignment]
         outputs_bytes: int = 0,
+        names: Mapping[int, str] = MappingProxyType({}),
     ) -> None:
         self.storages, self.clock, self.phase = storages, clock, phase
         self.kept, self.gradients, self.outputs_bytes = kept, gradients, outputs_bytes
+        self.names = names
 
     def run(self, graph: fx.Graph, alive: dict[int, str], pinned: set[int], free: set[int]) -> None:
         """Walk ``graph``; ``alive`` is held from the start, ``pinned`` never freed."""
@@ -141,16 +187,25 @@ class _Walk:
         held["outputs"] = self.outputs_bytes
         for storage, category in alive.items():
             held[category] += self.storages.size[storage]
+        born = dict.fromkeys(alive, len(self.clock.timeline))
         for node in graph.nodes:
             if node.op == "call_function":
                 for storage in self.storages.made_at(node):
                     alive[storage] = self._category(storage, node)
+                    born[storage] = len(self.clock.timeline)
                     held[alive[storage]] += self.storages.size[storage]
                 if node in computing:
                     self.clock.tick(node, self.phase, held)
             for storage in dying.get(node, ()):
                 if storage in alive and storage not in free:
+                    self._end(storage, alive[storage], born)
                     held[alive.pop(storage)] -= self.storages.size[storage]
+        for storage, category in alive.items():
+            self._end(storage, category, born)
+
+    def _end(self, storage: int, category: str, born: Mapping[int, int]) -> None:
+        name = self.names.get(storage) or _name(self.storages.made_by[storage])
+        self.clock.lived(name, self.storages.size[storage], category, born[storage])
 
     def _category(self, storage: int, node: fx.Node) -> str:
         if storage in self.gradients:

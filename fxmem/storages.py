@@ -16,6 +16,8 @@ import torch.fx as fx
 from torch._ops import OpOverload
 from torch.fx.node import _side_effectful_functions  # private; same in 2.11 to 2.13
 
+from .runtime.random import replay
+
 aten = torch.ops.aten
 
 CUDA_BLOCK_BYTES = 512
@@ -198,7 +200,7 @@ def is_effect(node: fx.Node) -> bool:
     Such an operator runs once, at its place among the others of its kind.
     """
     if not isinstance(node.target, OpOverload):
-        return True  # higher-order operators
+        return node.target is not replay  # higher-order operators; `rng_state` has its place
     return node.target in _side_effectful_functions or is_collective(node)
 
 

@@ -9,6 +9,7 @@ import torch.fx as fx
 from torch._functorch._aot_autograd.descriptors import InputMutationAOTOutput  # 2.9 to 2.15
 
 from .errors import TraceError
+from .passes.checkpoint import run_again
 from .passes.simplify import simplify
 from .passes.split import is_tangent
 from .storages import StorageMap, is_random, map_storages, operators
@@ -105,7 +106,7 @@ def trace_joint(joint: fx.GraphModule, forward_outputs: int) -> StepTrace:
                 f"{node.name} is a number or size that is known only as the step runs. Compute "
                 f"it outside the module, or pad to a fixed shape.\n{where}".rstrip()
             )
-    simple = simplify(joint)
+    simple = run_again(simplify(joint), forward_outputs)
     written = written_inputs(joint)
     sources = [n for n in simple.graph.nodes if n.op == "placeholder"]
     overwritten = tuple(sources[i] for i in written)

@@ -117,6 +117,28 @@ class ConvNet(nn.Module):
         return F.cross_entropy(self.head(x.mean((2, 3))), y)
 
 
+class Residual(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up, self.down = nn.Linear(16, 64), nn.Linear(64, 16)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return x + self.down(F.gelu(self.up(x)))
+
+
+class Blocks(nn.Module):
+    """Modules within modules, and a loss outside of all of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.blocks = nn.ModuleList(Residual() for _ in range(3))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for block in self.blocks:
+            x = block(x)
+        return x.square().mean()
+
+
 class Frozen(nn.Module):
     """The first layers take no gradient."""
 

@@ -13,7 +13,7 @@ from torch import nn
 from torch.utils._pytree import tree_leaves
 
 import fxmem
-from fxmem.solvers.remat import RematProblem
+from fxmem.solvers.remat import SOLVERS, RematProblem
 from tests.modules import MLP, ConvNet, Outside, make
 from tests.steps import equal, run
 
@@ -417,3 +417,25 @@ def test_two_modules_in_turn() -> None:
         first(*images).backward()
         second(*two.args).backward()
     assert first.plan.resident_bytes != second.plan.resident_bytes
+
+
+@pytest.mark.parametrize("time_limit", [0.0, 1e-6, 0.01])
+@pytest.mark.parametrize("solver", sorted(SOLVERS))
+def test_a_solver_without_time_gives_a_plan_or_says_none_was_found(
+    solver: str, time_limit: float
+) -> None:
+    case = make("attention")
+    eager = copy.deepcopy(case.module)
+    try:
+        fitted = fxmem.optimize(
+            case.module, 0.85, case.args, solver=solver, time_limit=time_limit, cache=False
+        )
+    except fxmem.InfeasibleBudget as error:
+        assert error.minimum_bytes is None or error.minimum_bytes > error.budget_bytes
+        fitted = fxmem.optimize(case.module, None, case.args)
+    else:
+        assert fitted.report().rows[-1][1] <= fitted.plan.budget_bytes
+    fitted(*case.args).backward()
+    eager(*case.args).backward()
+    for new, old in zip(case.module.parameters(), eager.parameters(), strict=True):
+        torch.testing.assert_close(new.grad, old.grad)

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 from fxmem.budget import format_bytes
 from fxmem.errors import FxmemError
 from fxmem.measure import MeasuredStep
-from fxmem.plan import CATEGORIES, Moment, Plan
+from fxmem.plan import Moment, Plan
 
+from .areas import COLOURS, Area, areas_of, live_at
 from .canvas import FAINT, INK, canvas, draw_budget, label_point, save, unit_of
 from .pool import plot_pool
 
@@ -20,35 +21,20 @@ if TYPE_CHECKING:
 
 KINDS = ("memory", "pool")
 
-# Okabe and Ito's palette, told apart with any colour vision (jfly.uni-koeln.de/color).
-COLOURS = {
-    "resident": "#B3B3B3",
-    "gradients": "#E69F00",
-    "outputs": "#F0E442",
-    "kept": "#0072B2",
-    "recomputed": "#D55E00",
-    "temporary": "#56B4E9",
-    "workspace": "#CC79A7",
-}
-LABELS = {
-    "resident": "resident: parameters, inputs,\noptimizer state",
-    "gradients": "gradients of parameters",
-    "outputs": "outputs the caller holds",
-    "kept": "kept for backward",
-    "recomputed": "recomputed",
-    "temporary": "temporary",
-    "workspace": "workspace of one operator",
-}
 _LINES = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9")
 _DASHES = ("-", "-", "--", "-.", ":")
 _SIGHT = 1e-3  # of the peak; less cannot be seen
+_NAMED = 5  # values at the peak
 _HEADROOM = 1.22  # of the highest value; labels of peaks stand in it
 
 
-def plot_plan(plan: Plan, path: str | Path, kind: str = "memory") -> None:
+def plot_plan(
+    plan: Plan, path: str | Path, kind: str = "memory", measured: MeasuredStep | None = None
+) -> None:
     """Draw the predicted memory of a plan over the time of one step, or its arena.
 
-    Areas are stacked by `fxmem.plan.CATEGORIES`; the legend gives each one's bytes at the peak.
+    Areas are stacked by what bytes are held for; the legend gives each one's bytes at the peak,
+    and the largest values that live there.
 
     Parameters
     ----------
@@ -56,6 +42,8 @@ def plot_plan(plan: Plan, path: str | Path, kind: str = "memory") -> None:
     path : str or Path
         Ends in ``.svg``, ``.png`` or ``.pdf``.
     kind : {"memory", "pool"}
+    measured : MeasuredStep, optional
+        Drawn over the prediction, its time stretched to the predicted one.
 
     Raises
     ------
@@ -67,7 +55,7 @@ def plot_plan(plan: Plan, path: str | Path, kind: str = "memory") -> None:
         return
     if kind not in KINDS:
         raise FxmemError(f"kind={kind!r} is not known; give {' or '.join(map(repr, KINDS))}.")
-    save(path, lambda: draw_plan(plan))
+    save(path, lambda: draw_plan(plan, measured))
 
 
 def plot_steps(
@@ -94,30 +82,33 @@ def plot_steps(
     save(path, lambda: draw_steps(steps, budget))
 
 
-def draw_plan(plan: Plan) -> Figure:
+def draw_plan(plan: Plan, measured: MeasuredStep | None = None) -> Figure:
     """The figure that `plot_plan` saves."""
     figure, axes = canvas()
     moments = plan.timeline
     edges, timed = _edges(moments)
     highest = max(plan.peak_bytes, 1)
+    if measured is not None:
+        highest = max(highest, measured.peak_bytes + charged(plan, measured))
     size, unit = unit_of(highest)
-    areas = [[m.held[i] / size for m in moments] for i in range(len(CATEGORIES))]
     # What would be thinner than a line needs no row of the legend.
-    shown = [i for i, area in enumerate(areas) if max(area, default=0) * size > _SIGHT * highest]
+    areas = [a for a in areas_of(plan) if max(a.held, default=0) > _SIGHT * highest]
     if moments:
         axes.stackplot(
             edges,
             # The last moment lasts until the step ends.
-            [[*areas[i], areas[i][-1]] for i in shown],
+            [[held / size for held in (*area.held, area.held[-1])] for area in areas],
             step="post",
-            colors=[COLOURS[CATEGORIES[i]] for i in shown],
+            colors=[area.colour for area in areas],
             linewidth=0,
         )
     peak = plan.peak_moment()
     top = plan.peak_bytes / size
     above = draw_budget(axes, plan.budget_bytes, plan.peak_bytes, size)
-    axes.set_ylim(0, max(top, above, 1e-9) * _HEADROOM)
+    axes.set_ylim(0, max(highest / size, above, 1e-9) * _HEADROOM)
     axes.set_xlim(0, edges[-1] or 1)
+    if measured is not None:
+        _draw_measured(axes, measured, charged(plan, measured), edges[-1], size)
     if peak is not None:
         at = moments.index(peak)
         middle = (edges[at] + edges[at + 1]) / 2
@@ -127,7 +118,7 @@ def draw_plan(plan: Plan) -> Figure:
     axes.set_xlabel("predicted time since the step began (ms)" if timed else "operators run")
     axes.set_ylabel(f"memory held ({unit})")
     axes.set_title(_plan_title(plan), loc="left", pad=24, color=INK)
-    _legend_of_categories(axes, peak, shown)
+    _legends(axes, plan, areas, measured)
     return figure
 
 
@@ -245,14 +236,44 @@ def _plan_title(plan: Plan) -> str:
     return title
 
 
-def _legend_of_categories(axes: Axes, peak: Moment | None, shown: Sequence[int]) -> None:
-    """Categories as they are stacked, topmost first, with their bytes at the peak."""
+def charged(plan: Plan, measured: MeasuredStep) -> int:
+    """Bytes that the plan charges and that were not there, such as state before a first step."""
+    return max(0, plan.resident_bytes - measured.resident_bytes)
+
+
+def _draw_measured(axes: Axes, measured: MeasuredStep, more: int, end: float, size: int) -> None:
+    """The measured curve over the prediction; where there is no curve, its peak."""
+    if len(measured.timeline) < 2:
+        axes.axhline((measured.peak_bytes + more) / size, color=INK, linewidth=1.2)
+        return
+    scale = end / measured.timeline[-1][0]
+    x = [seconds * scale for seconds, _ in measured.timeline]
+    y = [(held + more) / size for _, held in measured.timeline]
+    axes.plot(x, y, drawstyle="steps-post", color=INK, linewidth=1.1, zorder=5)
+
+
+def _legends(axes: Axes, plan: Plan, areas: Sequence[Area], measured: MeasuredStep | None) -> None:
+    """Areas as they are stacked, topmost first, and the largest values, both at the peak."""
+    from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
-    rows = []
-    for i in reversed(shown):
-        held = f": {format_bytes(peak.held[i])}" if peak is not None else ""
-        rows.append(Patch(color=COLOURS[CATEGORIES[i]], label=LABELS[CATEGORIES[i]] + held))
+    peak = plan.peak_moment()
+    at = None if peak is None else plan.timeline.index(peak)
+    rows: list[Any] = []
+    if measured is not None:
+        label = f"measured: peak {format_bytes(measured.peak_bytes)},\ntime stretched to fit"
+        if more := charged(plan, measured):
+            label += f", and {format_bytes(more)}\ncharged that were not there yet"
+        rows.append(Line2D([], [], color=INK, linewidth=1.2, label=label))
+    for area in reversed(areas):
+        held = f": {format_bytes(area.held[at])}" if at is not None else ""
+        rows.append(Patch(color=area.colour, label=area.label + held))
+    largest = live_at(plan, at)[:_NAMED] if at is not None else []
+    if largest:
+        rows.append(Patch(alpha=0, label="\nlargest values there"))
+    for value in largest:
+        label = f"{value.name}: {format_bytes(value.bytes)}"
+        rows.append(Patch(color=COLOURS[value.category], label=label))
     if rows:
         axes.legend(
             handles=rows,

@@ -1,121 +1,316 @@
-"""One self-contained page about a plan: summary, memory over time, table of decisions."""
+"""One self-contained page about a plan, or about a comparison of plans."""
 
 from __future__ import annotations
 
-import tempfile
+import json
+import re
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from html import escape
+from importlib import resources
 from pathlib import Path
 from string import Template
+from typing import TYPE_CHECKING, Any
 
 from fxmem.budget import format_bytes
+from fxmem.errors import FxmemError
+from fxmem.measure import MeasuredStep
 from fxmem.plan import Plan, Recompute
 
-from .memory import plot_plan
+from .charts import frontier_chart, memory_chart, objects, pool_chart, progress_chart
+from .engine import draw
+from .fold import LEVELS, choose_level, fold, runs_of
+from .graph import scene_of, source_of
+from .memory import charged
 
-_PAGE = Template("""<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>fxmem plan $hash</title>
-<style>
-body { font: 15px/1.5 system-ui, sans-serif; color: #222; max-width: 72rem; margin: 2rem auto;
-       padding: 0 1rem; }
-pre { background: #f5f5f5; padding: 1rem; overflow-x: auto; }
-svg { max-width: 100%; height: auto; }
-table { border-collapse: collapse; width: 100%; }
-th, td { text-align: left; padding: .25rem .75rem; border-bottom: 1px solid #e4e4e4; }
-th button { all: unset; cursor: pointer; font-weight: 600; }
-th button:focus-visible { outline: 2px solid #0072b2; }
-th[aria-sort=ascending] button::after { content: " ▲"; }
-th[aria-sort=descending] button::after { content: " ▼"; }
-td.number, th.number { text-align: right; font-variant-numeric: tabular-nums; }
-.Recompute { color: #b04a00; }
-.Keep { color: #005a8e; }
-input { font: inherit; padding: .25rem .5rem; margin-bottom: .5rem; }
-</style>
-<h1>Plan of one training step</h1>
-<pre>$summary</pre>
-<h2>Memory over time</h2>
-$picture
-<h2>Decisions</h2>
-<p>$count values that backward needs. Click a heading to sort.</p>
-<input type="search" id="search" placeholder="search by name" aria-label="search by name">
-<table id="decisions">
-<thead><tr>
-<th><button>value</button></th>
-<th><button>decision</button></th>
-<th class="number"><button>runs again</button></th>
-<th class="number"><button>bytes</button></th>
-<th class="number"><button>time of one run</button></th>
-</tr></thead>
-<tbody>
-$rows
-</tbody>
-</table>
-<script>
-const table = document.getElementById("decisions"), body = table.tBodies[0];
-const key = (row, i) => row.cells[i].dataset.key ?? row.cells[i].textContent;
-for (const [i, head] of [...table.tHead.rows[0].cells].entries()) {
-  head.firstChild.addEventListener("click", () => {
-    const down = head.getAttribute("aria-sort") !== "descending";
-    for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
-    head.setAttribute("aria-sort", down ? "descending" : "ascending");
-    const rows = [...body.rows].sort((a, b) =>
-      key(a, i).localeCompare(key(b, i), undefined, { numeric: true }));
-    body.append(...(down ? rows.reverse() : rows));
-  });
-}
-document.getElementById("search").addEventListener("input", (event) => {
-  for (const row of body.rows) row.hidden = !row.cells[0].textContent.includes(event.target.value);
-});
-</script>
-</html>
-""")
+if TYPE_CHECKING:
+    from plotly.graph_objects import Figure
+
+    from fxmem.compare import Comparison
 
 
-def write_report(plan: Plan, path: str | Path) -> None:
+_MOST_INLINE = 4000  # runs; the picture of more takes seconds to open
+
+
+@dataclass
+class _Page:
+    """What goes into a page, gathered section by section."""
+
+    title: str
+    subtitle: str
+    sections: list[str] = field(default_factory=list)
+    charts: dict[str, Figure] = field(default_factory=dict)
+    names: dict[str, dict[str, list[str]]] = field(default_factory=dict)
+    level: str = ""
+
+    def section(self, title: str, *content: str) -> None:
+        self.sections.append(f"<section><h2>{escape(title)}</h2>{''.join(content)}</section>")
+
+    def chart(self, name: str, title: str, figure: Figure | None, note: str = "") -> None:
+        """A section with one chart; where there is none, a note says why."""
+        told = f'<p class="note">{escape(note)}</p>' if note else ""
+        if figure is not None:
+            self.charts[name] = figure
+            low = " low" if name == "progress" else ""
+            told += f'<div class="chart{low}" id="{name}" data-chart="{name}"></div>'
+        self.section(title, told)
+
+    def write(self, path: str | Path) -> None:
+        charts = {name: json.loads(figure.to_json()) for name, figure in self.charts.items()}
+        data = json.dumps({"charts": charts, "names": self.names, "level": self.level})
+        from plotly.offline import get_plotlyjs
+
+        page = Template(_text("page.html")).substitute(
+            title=escape(self.title),
+            subtitle=escape(self.subtitle),
+            style=_text("page.css"),
+            body="\n".join(self.sections),
+            # Within a script element only this could end it early.
+            data=data.replace("</", "<\\/"),
+            plotly=get_plotlyjs().replace("</script", "<\\/script"),
+            script=_text("page.js"),
+        )
+        Path(path).write_text(page, encoding="utf-8")
+
+
+def _text(name: str) -> str:
+    return resources.files("fxmem.visualize").joinpath(name).read_text(encoding="utf-8")
+
+
+def write_report(plan: Plan, path: str | Path, measured: MeasuredStep | None = None) -> None:
     """Write one page that needs nothing else: no network, no other file.
 
     Parameters
     ----------
     plan : Plan
     path : str or Path
+    measured : MeasuredStep, optional
+        Drawn over the prediction.
 
     Raises
     ------
     FxmemError
-        matplotlib is not installed.
+        plotly is not installed.
     """
-    page = _PAGE.substitute(
-        hash=escape(plan.graph_hash),
-        summary=escape(plan.summary()),
-        picture=_picture(plan),
-        count=len(plan.decisions),
-        rows="\n".join(_rows(plan)),
+    objects()
+    page = _Page(
+        "Plan of one training step",
+        f"{len(plan.timeline)} operator runs, graph {plan.graph_hash}, {plan.solver}, "
+        f"seed {plan.seed}",
     )
-    Path(path).write_text(page, encoding="utf-8")
+    page.sections.append(_figures(plan, measured))
+    page.chart("memory", "Memory over time", memory_chart(plan, measured))
+    page.section("Graph", _graph(page, plan))
+    page.section("Decisions", _decisions(plan))
+    page.chart(
+        "pool", "Pool", pool_chart(plan),
+        "" if plan.pool else "No arena: the plan has not run yet, or none fits its budget.",
+    )  # fmt: skip
+    progress = progress_chart(plan)
+    page.chart(
+        "progress", "Solver", progress,
+        "" if progress else "No search was needed, or its progress is not known.",
+    )  # fmt: skip
+    page.section("In words", f"<details><summary>summary</summary><pre>{escape(plan.summary())}"
+                 "</pre></details>")  # fmt: skip
+    page.write(path)
 
 
-def _picture(plan: Plan) -> str:
-    with tempfile.TemporaryDirectory() as folder:
-        plot_plan(plan, Path(folder, "memory.svg"))
-        text = Path(folder, "memory.svg").read_text(encoding="utf-8")
-    return text[text.index("<svg") :]  # what stands before belongs to files of their own
+def write_comparison(comparison: Comparison, path: str | Path) -> None:
+    """Write one page with the frontier of several solvers: time against peak, and all rows.
+
+    Parameters
+    ----------
+    comparison : Comparison
+    path : str or Path
+
+    Raises
+    ------
+    FxmemError
+        plotly is not installed, or no solver found a plan.
+    """
+    rows = comparison.to_rows()
+    solvers = dict.fromkeys(row["solver"] for row in rows if row["peak_bytes"] is not None)
+    if not solvers:
+        raise FxmemError("no solver found a plan, so there is nothing to draw.")
+    objects()
+    page = _Page("Plans compared", f"{len(rows)} plans by {', '.join(solvers)}")
+    page.chart("frontier", "Time against peak", frontier_chart(comparison),
+               "Down and to the left is better.")  # fmt: skip
+    page.section("All plans", _table("plans", *_compared(rows)))
+    page.write(path)
 
 
-def _rows(plan: Plan) -> list[str]:
-    seconds = {m.name: m.seconds for m in reversed(plan.timeline)}
-    largest_first = sorted(plan.decisions, key=lambda name: -plan.value_bytes.get(name, 0))
-    rows = []
-    for name in largest_first:
-        decision, held = plan.decisions[name], plan.value_bytes.get(name, 0)
-        kind = type(decision).__name__
-        again = decision.times if isinstance(decision, Recompute) else 0
-        nanoseconds = round(seconds.get(name, 0.0) * 1e9)
-        rows.append(
-            f'<tr><td>{escape(name)}</td><td class="{kind}">{kind.lower()}</td>'
-            f'<td class="number">{again}</td>'
-            f'<td class="number" data-key="{held}">{format_bytes(held)}</td>'
-            f'<td class="number" data-key="{nanoseconds}">{nanoseconds * 1e-6:.3f} ms</td></tr>'
+def _compared(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
+    """Headings and cells of a comparison; columns that nobody filled are left out."""
+    columns: dict[str, tuple[str, Callable[[Any], str]]] = {
+        "solver": ("solver", escape),
+        "budget": ("budget", escape),
+        "status": ("status", escape),
+        "peak_bytes": ("peak", _bytes),
+        "seconds": ("time", _milliseconds),
+        "overhead": ("overhead", _share),
+        "gap": ("gap", _share),
+        "planning_seconds": ("planned in", lambda s: _number(round(s * 1e3), f"{s:.1f} s")),
+        "measured_peak_bytes": ("peak, measured", _bytes),
+        "measured_seconds": ("time, measured", _milliseconds),
+        "measured_overhead": ("overhead, measured", _share),
+    }
+    filled = [key for key in columns if any(row[key] is not None for row in rows)]
+    cells = [
+        ["" if row[key] is None else columns[key][1](row[key]) for key in filled] for row in rows
+    ]
+    return [columns[key][0] for key in filled], cells
+
+
+def _share(share: float) -> str:
+    # Shares may lie below zero; keys count up from what none of them reaches.
+    return _number(round((share + 10) * 1e6), f"{share:+.1%}")
+
+
+def _figures(plan: Plan, measured: MeasuredStep | None) -> str:
+    budget = "none" if plan.budget_bytes is None else format_bytes(plan.budget_bytes)
+    saved = 1 - plan.peak_bytes / max(1, plan.baseline_peak_bytes)
+    rows = [
+        ("budget", budget, ""),
+        (
+            "peak, predicted",
+            format_bytes(plan.peak_bytes),
+            f"{saved:.0%} less than everything kept",
+        ),
+        ("everything kept", format_bytes(plan.baseline_peak_bytes), ""),
+        ("time of a step", f"{plan.seconds * 1e3:.1f} ms", f"{plan.overhead:+.1%}"),
+        ("gap to the bound", f"{plan.gap:.2%}", f"{plan.status} by {plan.solver}"),
+        ("recomputed", str(sum(m.recomputed for m in plan.timeline)), "runs"),
+    ]
+    if measured is not None:
+        held = format_bytes(measured.peak_bytes)
+        more = f"{measured.seconds * 1e3:.1f} ms a step"
+        if missing := charged(plan, measured):
+            more += f"; {format_bytes(missing)} of state not there yet"
+        rows.insert(2, ("peak, measured", held, more))
+    return '<dl class="figures">' + "".join(
+        f"<div><dt>{escape(name)}</dt><dd>{escape(value)}<small>{escape(more)}</small></dd></div>"
+        for name, value, more in rows
+    ) + "</dl>"  # fmt: skip
+
+
+def _graph(page: _Page, plan: Plan) -> str:
+    """Every level as a picture in the page, and which names each of its boxes answers to."""
+    page.level = choose_level(plan, None)
+    pictures, told = [], ""
+    levels = [lv for lv in LEVELS if lv != "operators" or len(plan.timeline) <= _MOST_INLINE]
+    if len(levels) < len(LEVELS):
+        told = (
+            f'<p class="note">More than {_MOST_INLINE} operator runs are too many for this page: '
+            'draw them by <code>plan.render("plan.svg", level="operators")</code>.</p>'
         )
-    return rows
+    for level in levels:
+        scene = scene_of(plan, level)
+        svg = draw(source_of(scene, f"{level}_"), "svg", "-Kneato", "-n2").decode()
+        page.names[level] = _names(plan, level)
+        pictures.append(_inline(svg, level))
+    buttons = "".join(f'<button data-show="{level}">{level}</button>' for level in levels)
+    return (
+        f'{told}<div class="bar">{buttons}<button id="in" aria-label="closer">+</button>'
+        '<button id="out" aria-label="further">−</button><button id="fit">fit</button>'
+        '<input type="search" id="find" placeholder="find an operator or a module" '
+        'aria-label="find an operator or a module"><button id="next">next</button>'
+        f'<output id="found"></output></div><div id="graph">{"".join(pictures)}</div>'
+    )
+
+
+def _inline(svg: str, level: str) -> str:
+    """An SVG file's picture without what belongs to files, and without ids that would clash."""
+    svg = svg[svg.index("<svg") :]
+    svg = re.sub(rf' id="(?!{level}_)[^"]*"', "", svg)
+    svg = re.sub(r'<svg width="[^"]*" height="[^"]*"', f'<svg data-level="{level}"', svg)
+    return re.sub(r"<!--.*?-->\n?", "", svg, flags=re.DOTALL)
+
+
+def _names(plan: Plan, level: str) -> dict[str, list[str]]:
+    """Box of a level's picture -> names that a search for it may give."""
+    if level == "operators":
+        return {
+            f"{level}_run{run.number}": [run.operator.name, run.operator.module.replace("/", ".")]
+            for run in runs_of(plan)
+        }
+    found = {}
+    for number, part in enumerate(fold(plan, level)):
+        boxes: Mapping[str, Iterable[str]] = {
+            "forward": [run.operator.name for run in part.of("forward")],
+            "backward": [run.operator.name for run in part.of("backward")],
+            **part.values,
+        }
+        for kind, names in boxes.items():
+            found[f"{level}_{kind}{number}"] = [part.title, *names]
+    return found
+
+
+def _decisions(plan: Plan) -> str:
+    seconds = {m.name: m.seconds for m in reversed(plan.timeline)}
+    operators = plan.picture.operators if plan.picture else ()
+    modules = {o.name: o.module.replace("/", ".") for o in operators}
+    rows, names = [], []
+    for name in sorted(plan.decisions, key=lambda n: -plan.value_bytes.get(n, 0)):
+        decision = plan.decisions[name]
+        kind = type(decision).__name__.lower()
+        again = decision.times if isinstance(decision, Recompute) else 0
+        one = seconds.get(name, 0.0)
+        names.append(f"{name} {modules.get(name, '')}")
+        rows.append((
+            f'<button class="find">{escape(name)}</button>',
+            escape(modules.get(name, "")),
+            f'<span class="{kind}">{kind}</span>',
+            _number(again, str(again)),
+            _bytes(plan.value_bytes.get(name, 0)),
+            _milliseconds(one),
+            _milliseconds(again * one),
+        ))  # fmt: skip
+    heads = ("value", "module", "decision", "runs again", "bytes", "one run", "time spent again")
+    return (
+        f'<p class="note">{len(rows)} values that backward needs.</p><div class="bar">'
+        '<input type="search" id="search" placeholder="search by name or module" '
+        'aria-label="search by name or module"></div>' + _table("decisions", heads, rows, names)
+    )
+
+
+def _bytes(count: int) -> str:
+    return _number(count, format_bytes(count))
+
+
+def _milliseconds(seconds: float) -> str:
+    return _number(round(seconds * 1e9), f"{seconds * 1e3:.3f} ms")
+
+
+def _number(key: int, words: str) -> str:
+    return f"<!--{key}-->{words}"
+
+
+def _table(
+    name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], names: Iterable[str] = ()
+) -> str:
+    """A table that sorts; a cell that begins with a number in a comment sorts by it."""
+    known = list(names)
+    lines = []
+    numeric: set[int] = set()
+    for i, row in enumerate(rows):
+        cells = []
+        for column, cell in enumerate(row):
+            key = re.match(r"<!--(\d+)-->", cell)
+            if key:
+                numeric.add(column)
+                cell = f'<td class="number" data-key="{key[1]}">{cell[key.end() :]}</td>'
+            else:
+                cell = f"<td>{cell}</td>"
+            cells.append(cell)
+        about = f' data-names="{escape(known[i])}"' if known else ""
+        lines.append(f"<tr{about}>{''.join(cells)}</tr>")
+    head = "".join(
+        f"<th{' class=number' if i in numeric else ''}><button>{escape(h)}</button></th>"
+        for i, h in enumerate(heads)
+    )
+    return (
+        f'<div class="rows"><table class="sorted" id="{name}"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{''.join(lines)}</tbody></table></div>"
+    )

@@ -6,6 +6,7 @@ import contextlib
 import os
 import platform
 from dataclasses import dataclass
+from inspect import isfunction
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -44,7 +45,9 @@ def operator_key(node: fx.Node) -> str:
     """Name of a call: operator, and dtype, shape and strides of each tensor argument."""
     parts = [_describe(a) for a in node.args]
     parts += [f"{key}={_describe(value)}" for key, value in sorted(node.kwargs.items())]
-    return f"{node.target}({', '.join(parts)})"
+    # A function of ours by its name: its text would hold an address.
+    target = node.target.__name__ if isfunction(node.target) else node.target
+    return f"{target}({', '.join(parts)})"
 
 
 def _describe(argument: Any) -> str:

@@ -12,8 +12,12 @@ from ..budget import Budget
 from ..costs import MeasuredCosts
 from ..errors import FxmemError
 from ..pipeline import Options
-from ..residents import count_residents
-from ..session import Session
+from .step import StepBudget
+
+# By the identity of the options, which are kept so that no other object takes their place.
+_STEPS: dict[int, tuple[Mapping[str, Any] | None, StepBudget]] = {}
+
+_MOST_STEPS = 64
 
 _KNOWN = {"budget", "solver", "time_limit", "seed", "cache"}
 
@@ -38,8 +42,10 @@ def fxmem_backend(
 
     Notes
     -----
-    Optimizer state and what lies outside the graph are not seen from here, and a plan is not
-    proved by a run of its own: `fxmem.optimize` does both.
+    The budget is for all the graphs of a step together (see `step`): from the second step on it
+    holds, or `InfeasibleBudget` is raised; the first may pass it, with a `BudgetWarning`, for no
+    graph knows then what comes after it. Optimizer state and what lies outside the graphs are not
+    seen from here, and a plan is not proved by a run of its own: `fxmem.optimize` does all that.
     """
     chosen = dict(options or {})
     if unknown := set(chosen) - _KNOWN:
@@ -56,9 +62,14 @@ def fxmem_backend(
         solver=chosen.get("solver", "auto"),
         time_limit=chosen.get("time_limit", 30.0),
         seed=chosen.get("seed", 0),
+        cache=chosen.get("cache", True),
     )
 
-    def residents(inputs: Sequence[Any]) -> int:
-        return count_residents(torch.nn.Module(), list(inputs)).total
-
-    return Session(planning, residents, proves=False).backend(graph, example_inputs)
+    # One callable compiled by `torch.compile` hands the same options on with each of its graphs.
+    step = _STEPS.get(id(options)) if options is not None else None
+    if step is None or step[0] is not options:
+        step = (options, StepBudget(planning))
+        while len(_STEPS) >= _MOST_STEPS:
+            del _STEPS[next(iter(_STEPS))]
+        _STEPS[id(options)] = step
+    return step[1].add(graph, example_inputs)

@@ -9,8 +9,10 @@ from typing import Any
 import torch
 import torch.fx as fx
 
-from ..runtime.random import replay, rng_state, turn
+from ..runtime.random import replay, turn
 from ..storages import StorageMap, is_item, is_random, is_view
+from .checkpoint import AGAIN
+from .draws import device_of, keep_state
 
 TURN = "turn"
 aten = torch.ops.aten
@@ -113,7 +115,7 @@ class _Layout:
             self._keep_state(node)
         made = self._replay(node) if node in self.replayed and again else self._copy(node)
         made.meta["of"] = node.name
-        made.meta["recomputed"] = again
+        made.meta["recomputed"] = again or AGAIN in node.meta
         self.latest[node] = made
         self._forget_views(node)
         for item in node.users:
@@ -126,14 +128,12 @@ class _Layout:
         return self.graph.node_copy(node, self.value)
 
     def _keep_state(self, node: fx.Node) -> None:
-        state = self.graph.call_function(rng_state, (_device(node),))
-        state.meta["val"] = rng_state(_device(node))
-        self.states[node] = state
+        self.states[node] = keep_state(self.graph, node)
 
     def _replay(self, node: fx.Node) -> fx.Node:
         args = fx.map_arg(node.args, self.value)
         kwargs = fx.map_arg(node.kwargs, self.value)
-        drawn: Any = (self.states[node], _device(node), node.target)
+        drawn: Any = (self.states[node], device_of(node), node.target)
         made = self.graph.call_function(replay, (*drawn, *args), kwargs)
         made.meta.update(node.meta)
         return made
@@ -149,13 +149,6 @@ class _Layout:
     def add_outputs(self, outputs: Sequence[Any], forward_outputs: int) -> None:
         gradients = fx.map_arg(list(outputs[forward_outputs:]), self.value)
         self.graph.output((*self.left, *gradients))
-
-
-def _device(node: fx.Node) -> str:
-    value = node.meta["val"]
-    first = value[0] if isinstance(value, (tuple, list)) else value
-    assert isinstance(first, torch.Tensor)
-    return str(first.device)
 
 
 def item_of(node: fx.Node) -> int:

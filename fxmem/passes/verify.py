@@ -41,13 +41,16 @@ def _verify_arguments(original: dict[str, fx.Node], laid_out: fx.GraphModule) ->
         if node.op in ("placeholder", "get_attr"):
             of[node] = next(n for n in original.values() if n.target == node.target)
             continue
-        if node.op != "call_function" or node.target in (turn, rng_state):
+        if node.op != "call_function" or node.target is turn:
+            continue
+        if node.target is rng_state and "of" not in node.meta:  # set aside for a replay
             continue
         source = original.get(str(node.meta.get("of", "")))
         if source is not None and source.op == "placeholder":  # a copy of its old value
             of[node] = of[node.all_input_nodes[0]]
             continue
-        args = node.args[3:] if node.target is replay else node.args
+        replayed = node.target is replay and source is not None and source.target is not replay
+        args = node.args[3:] if replayed else node.args
         if source is None:
             raise PassError(f"{_where(node)}\nstands for no node of the traced graph")
         written = _out_arguments(node)

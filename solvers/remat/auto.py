@@ -110,7 +110,7 @@ def solve(
     deadline = began + time_limit
     # Bound and starts gain nothing from more than the shares of 10 s that they get.
     prelude = min(time_limit, 10.0)
-    bound = Bound(problem.base_time, 0.0)
+    bound, interrupted = Bound(problem.base_time, 0.0), False
     try:
         if limit >= problem.floor:
             bound = _bound(problem, a, limit, 0.15 * prelude)
@@ -140,8 +140,9 @@ def solve(
         with Refined(problem, incumbent, bound.pivots, deadline):
             search(incumbent, first, bound.price, deadline, seed, not reorder, time_limit, gap)
     except KeyboardInterrupt:
-        pass
-    return _answer(problem, incumbent, max(bound.time, incumbent.proved), solver)
+        interrupted = True
+    answer = _answer(problem, incumbent, max(bound.time, incumbent.proved), solver)
+    return replace(answer, interrupted=interrupted)
 
 
 def least_peak(
@@ -264,6 +265,8 @@ def _exactly(
     known = first.sequence if first.status == "feasible" else None
     left = deadline - clock.monotonic()
     found = exact(problem, incumbent.budget, known, first.lower_bound, reorder, left)
+    incumbent.history.extend(first.history)
+    incumbent.proved = first.lower_bound
     incumbent.offer(np.array(first.sequence, np.int64))
     if found.sequence is not None:
         incumbent.offer(np.array(found.sequence, np.int64))
@@ -294,7 +297,11 @@ def _answer(problem: RematProblem, incumbent: Incumbent, bound: int, solver: str
         status = "optimal" if total <= max(bound, problem.base_time) else "feasible"
     else:
         status = "infeasible" if bound < 0 else "unknown"
+    bound = max(bound, problem.base_time)
+    history = incumbent.history
+    if history:
+        history = [*history, (clock.monotonic() - incumbent.began, total, bound)]
     return RematSolution(
-        tuple(int(v) for v in sequence), total, peak, max(bound, problem.base_time),
-        status, solver, problem.floor,
+        tuple(int(v) for v in sequence), total, peak, bound,
+        status, solver, problem.floor, tuple(history),
     )  # fmt: skip

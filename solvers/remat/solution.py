@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 
 @dataclass(frozen=True)
@@ -26,6 +26,11 @@ class RematSolution:
         Name of the solver.
     floor : int
         A lower bound on the least feasible budget.
+    history : tuple of (float, int, int)
+        Seconds since the search began, total time of the best schedule within the budget, and
+        lower bound then; one row for each improvement, and one for the end.
+    interrupted : bool
+        Did Ctrl-C end the search early? The best schedule until then is the answer.
     """
 
     sequence: tuple[int, ...]
@@ -35,6 +40,8 @@ class RematSolution:
     status: str
     solver: str
     floor: int = 0
+    history: tuple[tuple[float, int, int], ...] = field(default=(), compare=False)
+    interrupted: bool = field(default=False, compare=False)
 
     @property
     def gap(self) -> float:

@@ -34,6 +34,8 @@ class Incumbent:
         Its peak in bytes.
     proved : int
         A lower bound on time that may rise meanwhile; it ends the search but does not steer it.
+    history : list of (float, int, int)
+        Seconds since ``began``, time of the incumbent and bound, at each improvement.
     """
 
     a: Arrays
@@ -46,6 +48,7 @@ class Incumbent:
     least: np.ndarray = field(default_factory=lambda: np.zeros(0, np.int64))
     least_peak: int = 1 << 62
     proved: int = 0
+    history: list[tuple[float, int, int]] = field(default_factory=list)
 
     @property
     def room(self) -> float:
@@ -61,8 +64,10 @@ class Incumbent:
             self.least, self.least_peak = sequence.copy(), peak
         if over == 0 and total < self.time:
             self.sequence, self.time = sequence.copy(), total
+            after = clock.monotonic() - self.began
+            self.history.append((after, total, max(self.bound, self.proved)))
             if self.progress:
-                self.progress(clock.monotonic() - self.began, total, peak, self.bound)
+                self.progress(after, total, peak, self.bound)
             return True
         return False
 

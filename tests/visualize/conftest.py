@@ -1,11 +1,14 @@
-"""A small plan, made by hand."""
+"""A small plan, made by hand, and one of a real module."""
 
 from __future__ import annotations
 
 import pytest
+import torch
 
+import fxmem
 from fxmem import Keep, Plan, Recompute
 from fxmem.plan import CATEGORIES, Moment
+from tests.modules import Blocks
 
 MIB = 2**20
 
@@ -42,3 +45,10 @@ def plan() -> Plan:
         timeline=TIMELINE,
         graph_hash="0",
     )
+
+
+@pytest.fixture(scope="session")
+def traced() -> Plan:
+    """Three blocks under four fifths of their memory."""
+    module, x = Blocks(), torch.randn(256, 16, requires_grad=True)
+    return fxmem.optimize(module, 0.8, (x,), optimizer="adamw", time_limit=0.5).plan

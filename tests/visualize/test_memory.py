@@ -10,8 +10,9 @@ import pytest
 from fxmem import FxmemError, MeasuredStep
 from fxmem.plan import CATEGORIES
 from fxmem.visualize import plot_plan, plot_steps
+from fxmem.visualize.areas import COLOURS, LABELS, areas_of, live_at
 from fxmem.visualize.canvas import STYLE
-from fxmem.visualize.memory import COLOURS, LABELS, draw_plan, draw_steps
+from fxmem.visualize.memory import draw_plan, draw_steps
 
 pytest.importorskip("matplotlib")
 
@@ -71,10 +72,57 @@ def test_plan_says_budget_peak_turn_and_what_is_held(plan):
     assert "outputs" not in text  # nothing of it is ever held
 
 
+def test_residents_are_told_apart_where_they_are_known(traced):
+    areas = areas_of(traced)
+    kinds = [a.name for a in areas if a.name.startswith("resident ")]
+    assert kinds == ["resident parameters", "resident optimizer", "resident inputs"]
+    for i, moment in enumerate(traced.timeline):
+        assert sum(a.held[i] for a in areas) == moment.live_bytes
+    assert "optimizer state: " in texts(draw_plan(traced))
+
+
+def test_the_largest_values_at_the_peak_are_named(traced):
+    peak = traced.timeline.index(traced.peak_moment())
+    largest = live_at(traced, peak)
+    assert [v.bytes for v in largest] == sorted((v.bytes for v in largest), reverse=True)
+    held = sum(v.bytes for v in largest)
+    moment = traced.timeline[peak]
+    assert held == moment.live_bytes - moment.held[0] - moment.held[-1]
+    assert f"{largest[0].name}: " in texts(draw_plan(traced)).split("largest values there")[1]
+
+
+def test_what_was_measured_is_drawn_over_the_prediction(plan):
+    figure = draw_plan(plan, measured(120))
+    (curve,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
+    assert list(curve.get_ydata()) == [40, 70, 120, 60, 45]
+    assert curve.get_xdata()[-1] == pytest.approx(5.0)  # ms, as long as the prediction
+    assert figure.axes[0].get_ylim()[1] > 120
+    assert "measured: peak 120.0 MiB" in texts(figure)
+    assert "charged" not in texts(figure)
+
+
+def test_what_was_charged_and_not_there_is_added_to_the_measured_curve(plan):
+    step = replace(measured(80), resident_bytes=30 * MIB)
+    figure = draw_plan(plan, step)
+    (curve,) = [line for line in figure.axes[0].lines if len(line.get_xdata()) > 2]
+    assert list(curve.get_ydata()) == [50, 80, 90, 70, 55]
+    assert "10.0 MiB\ncharged that were not there yet" in texts(figure)
+
+
+def test_a_measured_step_without_a_curve_is_its_peak(plan):
+    flat = replace(measured(90), timeline=((0.0, 90 * MIB),))
+    heights = [list(line.get_ydata()) for line in draw_plan(plan, flat).axes[0].lines]
+    assert [90.0, 90.0] in heights
+
+
 def test_stacked_areas_reach_the_peak(plan):
     (axes,) = draw_plan(plan).axes
     top = max(c.get_datalim(axes.transData).y1 for c in axes.collections)
     assert top == pytest.approx(93)
+
+
+def test_no_text_of_a_real_plan_overlaps(traced):
+    assert overlaps(lambda: draw_plan(traced, measured(1))) == []
 
 
 @pytest.mark.parametrize("budget", [None, 94 * MIB])
