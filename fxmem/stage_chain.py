@@ -5,16 +5,27 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 
 import torch.fx as fx
 
 from .costs import Cost
-from .solvers.partition import Device, Item, Option, PartitionProblem, Tie
-from .storages import is_effect, is_random, is_view
+from .solvers.partition import (
+    Device,
+    Item,
+    Option,
+    PartitionProblem,
+    PartitionSolution,
+    Tie,
+    partition,
+)
+from .storages import StorageMap, is_effect, is_random, is_view
 from .trace import StepTrace
 
 #: Cuts are sought between so many items of about equal time; None: between all operators.
 PIECES = 96
+#: Fewer items are longer, and one that runs again keeps less: tried where memory is short.
+FEWER = (PIECES, 48, 24, 12)
 
 
 @dataclass(frozen=True)
@@ -63,6 +74,42 @@ def stage_chain(
     return _Chain(trace, costs, pieces).state(tuple(devices), state_bytes)
 
 
+def cut_step(
+    trace: StepTrace,
+    costs: Mapping[fx.Node, Cost],
+    devices: Sequence[Device],
+    schedule: str = "1f1b",
+    microbatches: int = 8,
+    time_limit: float = 60.0,
+    state_bytes: float = 0.0,
+) -> tuple[StageChain, PartitionSolution]:
+    """Cut a step: the best partition over chains of many short and of few long items.
+
+    Parameters
+    ----------
+    trace, costs, devices, state_bytes
+        As of `stage_chain`.
+    schedule, microbatches
+        As of `solvers.partition.partition`.
+    time_limit : float
+        Seconds for all chains.
+
+    Returns
+    -------
+    StageChain, PartitionSolution
+        The solution's status and bound are about this chain.
+    """
+    found: list[tuple[StageChain, PartitionSolution]] = []
+    for pieces in FEWER:
+        chain = stage_chain(trace, costs, devices, state_bytes, pieces)
+        share = time_limit / len(FEWER)
+        solution = partition(chain.problem, None, schedule, microbatches, share)
+        found.append((chain, solution))
+        if solution.stage_plans and not any(any(s.options) for s in solution.stage_plans):
+            break  # nothing runs again: longer items could not be better
+    return min(found, key=lambda pair: pair[1].step_seconds)
+
+
 class _Chain:
     """Where each operator runs, and who makes and reads each storage."""
 
@@ -70,7 +117,7 @@ class _Chain:
         self.trace, self.costs, self.storages = trace, costs, trace.storages
         late = self._late()
         forward = [n for n in trace.operators if n not in late]
-        self.forward = _groups(forward, costs, pieces)
+        self.forward = _groups(forward, costs, pieces, _widths(forward, self.storages))
         self.count = len(self.forward)
         self.place = {n: i for i, group in enumerate(self.forward) for n in group}
         self._place_late(late)
@@ -222,19 +269,39 @@ class _Chain:
 
 
 def _groups(
-    operators: Sequence[fx.Node], costs: Mapping[fx.Node, Cost], pieces: int | None
+    operators: Sequence[fx.Node],
+    costs: Mapping[fx.Node, Cost],
+    pieces: int | None,
+    widths: Sequence[int],
 ) -> tuple[tuple[fx.Node, ...], ...]:
-    """Runs of operators of about equal time."""
+    """Runs of about equal time, between half and one and a half of it, ending at a waist."""
     if pieces is None or len(operators) <= pieces:
         return tuple((n,) for n in operators)
     limit = sum(costs[n].seconds for n in operators) / pieces
-    groups: list[tuple[fx.Node, ...]] = []
-    group: list[fx.Node] = []
-    held = 0.0
-    for node in operators:
-        group.append(node)
+    groups, start, held = [], 0, 0.0
+    best: int | None = None
+    for i, node in enumerate(operators):
         held += costs[node].seconds
-        if held >= limit:
-            groups.append(tuple(group))
-            group, held = [], 0.0
-    return tuple([*groups, tuple(group)] if group else groups)
+        if held >= limit / 2 and (best is None or widths[i] <= widths[best]):
+            best = i
+        if held >= 1.5 * limit:
+            assert best is not None
+            groups.append(tuple(operators[start : best + 1]))
+            start = best + 1
+            held = sum(costs[n].seconds for n in operators[start : i + 1])
+            best = i if held >= limit / 2 else None
+    return tuple([*groups, tuple(operators[start:])] if start < len(operators) else groups)
+
+
+def _widths(operators: Sequence[fx.Node], storages: StorageMap) -> list[int]:
+    """Bytes made at or before each operator and read by operators after it."""
+    at = {n: i for i, n in enumerate(operators)}
+    last: dict[int, int] = {}
+    for i, node in enumerate(operators):
+        last |= dict.fromkeys(storages.read_by(node), i)
+    change = [0] * (len(operators) + 1)
+    for storage, end in last.items():
+        if storages.made_by[storage] in at:
+            change[at[storages.made_by[storage]]] += storages.size[storage]
+            change[end] -= storages.size[storage]
+    return list(accumulate(change))

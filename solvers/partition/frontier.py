@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 
 from .problem import PartitionProblem
 
-WIDTH = 2048  # points of one frontier; beyond, they are thinned and the frontier is not exact
+WIDTH = 512  # points of one frontier; beyond, they are thinned and the frontier is not exact
 
 
 @dataclass(frozen=True, eq=False)
