@@ -1,5 +1,6 @@
 """Make a PyTorch training step fit a memory budget."""
 
+from . import logs
 from .api import FittedModule, optimize, plan
 from .budget import Budget
 from .compare import ComparedPlan, Comparison, compare
@@ -21,6 +22,8 @@ from .plan import Keep, Offload, Plan, Recompute
 from .pool import ActivationPool, PoolStats
 
 __version__ = "0.1.0"
+
+logs.register()
 
 __all__ = [
     "ActivationPool",

@@ -87,8 +87,7 @@ def optimize(
         No plan fits; says the least bytes found and what stands in the way.
     BudgetSyntaxError, TraceError
     """
-    if solver not in SOLVERS:
-        raise FxmemError(f"solver={solver!r} is not known; give one of {', '.join(SOLVERS)}.")
+    check_solver(solver)
     if isinstance(budget, Mapping):
         raise FxmemError("budgets for several devices are not supported yet; give one budget.")
     if backend not in BACKENDS:
@@ -149,6 +148,7 @@ def plan(
     UnsupportedDevice
         No data sheet by that name, or a meta module without a device.
     """
+    check_solver(solver)
     options = Options(
         budget=Budget.parse(budget),
         costs=costs_for(model, device, costs, cache, progress),
@@ -163,6 +163,12 @@ def plan(
     rehearse(model, session, example_inputs, optimizer)
     assert session.plan is not None
     return session.plan
+
+
+def check_solver(solver: str) -> None:
+    """Raise where there is no solver of that name."""
+    if solver not in SOLVERS:
+        raise FxmemError(f"solver={solver!r} is not known; give one of {', '.join(SOLVERS)}.")
 
 
 def costs_for(

@@ -2,13 +2,8 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import os
-import sys
-import warnings
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
@@ -18,15 +13,29 @@ import typer
 from rich.console import Console
 from rich.table import Table
 
+from . import cli_views as views
 from .api import optimize
 from .api import plan as make_plan
 from .budget import Budget, format_bytes
+from .cli_parts import (
+    BudgetOption,
+    DeviceOption,
+    Json,
+    Model,
+    OptimizerOption,
+    Seed,
+    SolverOption,
+    TimeLimit,
+    load_model,
+    told,
+    write_file,
+)
 from .demo import DemoResult, run_demo
-from .errors import BudgetSyntaxError, FxmemError
-from .fitted import ExampleInputs
-from .measure import loss_of, measure
+from .errors import FxmemError
 from .plan import Plan, Recompute
+from .residents import OPTIMIZERS
 from .terminal import Bars
+from .training import measured_peak, train_steps
 
 app = typer.Typer(
     name="fxmem",
@@ -36,82 +45,17 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
 )
 
-Model = Annotated[
-    str,
-    typer.Argument(
-        metavar="MODULE:FACTORY",
-        help="A callable that returns (module, example_inputs), such as fxmem.demo:gpt2.",
-    ),
-]
-BudgetOption = Annotated[
-    str | None,
-    typer.Option("--budget", "-b", help='"6GiB", "500 MB", 0.5 (a share of the peak); no limit.'),
-]
-OptimizerOption = Annotated[
-    str | None, typer.Option(help="Charge the state of this optimizer: adamw, sgd, ...")
-]
-SolverOption = Annotated[str, typer.Option(help="A name from fxmem.solvers.remat.SOLVERS.")]
-TimeLimit = Annotated[float, typer.Option(min=0.0, help="Seconds for the solver.")]
-Seed = Annotated[int, typer.Option(help="Of the solver, and of random weights.")]
-
-
-@contextmanager
-def told() -> Iterator[None]:
-    """Errors that fxmem raises on purpose are one message and a status, never a traceback."""
-    try:
-        with warnings.catch_warnings():
-            # torch warns about its own use of itself; a budget missed is still told.
-            warnings.filterwarnings("ignore", module="torch")
-            yield
-    except BudgetSyntaxError as error:
-        raise typer.BadParameter(str(error), param_hint="--budget") from error
-    except FxmemError as error:
-        typer.echo(f"fxmem: {error}", err=True)
-        raise typer.Exit(1) from error
-
-
-def load_model(name: str) -> tuple[torch.nn.Module, ExampleInputs]:
-    """Call the factory that ``package.module:factory`` names.
-
-    Raises
-    ------
-    typer.BadParameter
-        It cannot be imported, or gives something else than a module and its inputs.
-    """
-    where, colon, path = name.partition(":")
-    if not (where and colon and path):
-        raise typer.BadParameter(f"{name!r} is not of the form package.module:factory")
-    # As `python -m` does, so that a factory in the working directory is found.
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
-    try:
-        factory: Any = importlib.import_module(where)
-        for part in path.split("."):
-            factory = getattr(factory, part)
-    except (ImportError, AttributeError) as error:
-        raise typer.BadParameter(f"cannot load {name!r}: {error}") from error
-    made = factory() if callable(factory) else factory
-    if not (
-        isinstance(made, tuple)
-        and len(made) == 2
-        and isinstance(made[0], torch.nn.Module)
-        and isinstance(made[1], (tuple, list, Mapping))
-    ):
-        raise typer.BadParameter(f"{name!r} must return (module, example_inputs)")
-    module, inputs = made
-    return module, inputs if isinstance(inputs, Mapping) else tuple(inputs)
-
 
 @app.command()
 def plan(
     model: Model,
     budget: BudgetOption = None,
-    device: Annotated[str | None, typer.Option(help="Plan for this device: h100, ...")] = None,
+    device: DeviceOption = None,
     optimizer: OptimizerOption = None,
     solver: SolverOption = "auto",
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")] = False,
+    as_json: Json = False,
     save: Annotated[Path | None, typer.Option(help="Write the whole plan as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw memory over time (.svg, .png).")] = None,
 ) -> None:
@@ -134,9 +78,9 @@ def plan(
             )
         typer.echo(json.dumps(_row(found), indent=1) if as_json else found.summary())
         if save is not None:
-            _write(save, found.save, quiet=as_json)
+            write_file(save, found.save, quiet=as_json)
         if plot is not None:
-            _write(plot, found.plot, quiet=as_json)
+            write_file(plot, found.plot, quiet=as_json)
 
 
 @app.command()
@@ -144,31 +88,45 @@ def train(
     model: Model,
     budget: BudgetOption = None,
     steps: Annotated[int, typer.Option(min=1)] = 3,
-    rate: Annotated[float, typer.Option(help="Learning rate of SGD.")] = 0.01,
+    optimizer: Annotated[str, typer.Option(help="adamw, sgd, ...")] = "sgd",
+    rate: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
+    solver: SolverOption = "auto",
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
+    as_json: Json = False,
 ) -> None:
-    """Train a few steps with SGD on the example inputs, and measure one."""
+    """Train a few steps on the example inputs, and measure one."""
     with told():
         limit = Budget.parse(budget)
+        if optimizer not in OPTIMIZERS:
+            raise typer.BadParameter(
+                f"{optimizer!r} is none of {', '.join(OPTIMIZERS)}", param_hint="--optimizer"
+            )
         torch.manual_seed(seed)
         module, inputs = load_model(model)
-        if isinstance(inputs, Mapping):
-            raise typer.BadParameter("train takes positional example inputs only, not a mapping")
+        chosen = OPTIMIZERS[optimizer](module.parameters(), lr=rate)
         with Bars(time_limit) as bars:
-            fitted = optimize(module, limit, inputs, time_limit=time_limit, progress=bars)
-        optimizer = torch.optim.SGD(module.parameters(), lr=rate)
-        for step in range(steps):
-            loss = loss_of(fitted(*inputs))
-            loss.backward()
-            optimizer.step()
-            optimizer.zero_grad(set_to_none=True)
-            typer.echo(f"step {step + 1}  loss {loss.item():.6g}")
-        measured = measure(fitted, *inputs, repeats=1)
-        allowed = fitted.plan.budget_bytes if fitted.plan else None
-        against = "no budget" if allowed is None else f"budget {format_bytes(allowed)}"
-        typer.echo(f"peak {format_bytes(measured.peak_bytes)} measured, {against}")
-        if allowed is not None and measured.peak_bytes > allowed:
+            fitted = optimize(
+                module, limit, inputs, optimizer=chosen, solver=solver, time_limit=time_limit,
+                progress=bars, seed=seed,
+            )  # fmt: skip
+        rows = []
+        for row in train_steps(fitted, chosen, inputs, steps):
+            rows.append(row)
+            if not as_json:
+                typer.echo(
+                    f"step {row['step']}  loss {row['loss']:.6g}  {row['seconds'] * 1e3:.1f} ms"
+                )
+        peak = measured_peak(fitted, chosen, inputs)
+        plan = fitted.plan
+        allowed = plan.budget_bytes if plan else None
+        if as_json:
+            told_of = {"steps": rows, "measured_peak_bytes": peak, "budget_bytes": allowed}
+            typer.echo(json.dumps(told_of, indent=1))
+        else:
+            against = "no budget" if allowed is None else f"budget {format_bytes(allowed)}"
+            typer.echo(f"peak {format_bytes(peak)} measured, {against}")
+        if allowed is not None and peak > allowed:
             raise FxmemError("the step measured over its budget.")
 
 
@@ -190,9 +148,9 @@ def demo(
         Console(soft_wrap=True).print(_demo_table(result))
         for line in _verdicts(result):
             typer.echo(line)
-        _write(out / "plan.json", result.plan.save)
-        _write(out / "plan.png", result.plan.plot)
-        _write(out / "memory.png", _steps_picture(result))
+        write_file(out / "plan.json", result.plan.save)
+        write_file(out / "plan.png", result.plan.plot)
+        write_file(out / "memory.png", _steps_picture(result))
         if not result.passed:
             raise FxmemError("the demo failed: see the lines marked NO above.")
 
@@ -253,13 +211,9 @@ def _row(plan: Plan) -> dict[str, Any]:
     }
 
 
-def _write(path: Path, write: Callable[[Path], None], quiet: bool = False) -> None:
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        write(path)
-    except OSError as error:
-        raise FxmemError(f"cannot write {path}: {error.strerror or error}") from error
-    typer.echo(f"wrote {path}", err=quiet)
-
+app.command()(views.compare)
+app.command()(views.render)
+app.command()(views.report)
+app.command()(views.devices)
 
 __all__ = ["app"]

@@ -14,7 +14,7 @@ import torch
 import torch.fx as fx
 from torch.utils._pytree import tree_leaves
 
-from .api import Progress, costs_for, optimize, rehearse
+from .api import Progress, check_solver, costs_for, optimize, rehearse
 from .budget import Budget, format_bytes
 from .costs import CostTable, Device
 from .errors import FxmemError, InfeasibleBudget
@@ -125,7 +125,7 @@ class Comparison:
         plot_frontier(self, path)
 
     def report(self, path: str | Path) -> None:
-        """Write one self-contained page: time against peak, and the table, to be sorted."""
+        """Write one self-contained page: the frontier, and the plans in a table."""
         from .visualize import write_comparison
 
         write_comparison(self, path)
@@ -197,8 +197,7 @@ def compare(
     """
     names = tuple(SOLVERS) if solvers is None else tuple(solvers)
     for name in names:
-        if name not in SOLVERS:
-            raise FxmemError(f"solver={name!r} is not known; give one of {', '.join(SOLVERS)}.")
+        check_solver(name)
     asked = [Budget.parse(b) for b in budgets]
     if not asked or not names:
         raise FxmemError("there is nothing to compare: give at least one budget and one solver.")

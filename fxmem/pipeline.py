@@ -13,6 +13,7 @@ import torch.fx as fx
 
 from .budget import Budget
 from .costs import Cost, CostTable, operator_key
+from .logs import tell_plan
 from .lower import NANOSECONDS, Lowered, lower
 from .passes.checkpoint import AGAIN
 from .passes.recompute import recompute
@@ -126,6 +127,7 @@ def plan_step(
     )
     plan = make_plan(trace, lowered, solution, simulation, budget, baseline, options)
     options.tell("planned", plan=plan)
+    tell_plan(plan, graphs)
     tangents = tuple(n.meta["val"] for n in trace.tangents)
     return PlannedStep(
         graphs, plan, trace.device(), forward_outputs, written_inputs(joint), tangents

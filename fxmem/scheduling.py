@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -67,7 +68,13 @@ def _search(problem: RematProblem, limit: int | None, options: Options) -> Remat
         progress=tell,
         gap=CLOSE,
     )
-    if cache is not None and solution.status in ("optimal", "feasible"):
+    if solution.interrupted:
+        warnings.warn(
+            "fxmem: the search was interrupted; the best plan until then is used.",
+            RuntimeWarning,
+            stacklevel=2,
+        )
+    elif cache is not None and solution.status in ("optimal", "feasible"):
         cache.keep(solution)
     return solution
 

@@ -14,6 +14,7 @@ from fxmem import InfeasibleBudget, MeasuredStep, Plan
 from fxmem import cli as commands
 from fxmem.cli import app
 from fxmem.demo import DemoResult, Trained
+from tests.modules import make
 
 FACTORY = """
 import torch
@@ -84,6 +85,17 @@ def test_train_measures_a_step_within_its_budget():
     assert "measured, budget" in result.stdout
 
 
+def test_train_takes_inputs_by_name_and_charges_the_optimizer():
+    result = run("train", "tests.factories:by_name", "-b", "0.95", "--optimizer", "adamw", "--json",
+                 "--time-limit", "2")  # fmt: skip
+    assert result.exit_code == 0, result.output
+    row = json.loads(result.stdout)
+    assert [step["step"] for step in row["steps"]] == [1, 2, 3]
+    assert row["steps"][2]["loss"] < row["steps"][0]["loss"]
+    weights = sum(p.numel() * 4 for p in make("mlp").module.parameters())
+    assert 4 * weights < row["measured_peak_bytes"] <= row["budget_bytes"]
+
+
 def test_an_infeasible_budget_is_one_message_and_status_1():
     result = run("plan", "factories:tiny", "-b", "1KiB", "--time-limit", "2")
     assert result.exit_code == 1
@@ -113,6 +125,7 @@ def test_any_error_of_ours_is_one_message_and_status_1(monkeypatch):
         (("plan", "factories:tiny", "-b", "1.5"), "share"),
         (("plan",), "MODULE:FACTORY"),
         (("train", "factories:tiny", "--steps", "0"), "steps"),
+        (("train", "factories:tiny", "--optimizer", "magic"), "magic"),
         (("demo", "--share", "2"), "share"),
         (("demo", "--steps", "1"), "steps"),
         (("dance",), "dance"),

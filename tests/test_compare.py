@@ -105,3 +105,10 @@ def test_bad_requests(changed, said):
     asked = {"budgets": [None], "solvers": ["none"], **changed}
     with pytest.raises(fxmem.FxmemError, match=said):
         fxmem.compare(Outside(), asked.pop("budgets"), (torch.randn(2, 64),), **asked)
+
+
+def test_a_page_of_all_plans(compared, tmp_path):
+    pytest.importorskip("plotly")
+    compared.report(tmp_path / "frontier.html")
+    page = (tmp_path / "frontier.html").read_text()
+    assert all(solver in page for solver in SOLVERS)

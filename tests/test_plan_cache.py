@@ -152,7 +152,9 @@ def test_a_second_run_does_not_search(folder: Path, monkeypatch: pytest.MonkeyPa
     first = planned()
     assert len(list(folder.iterdir())) == 1
     forbid(monkeypatch)
-    assert planned() == first
+    # Where blocks lie in the arena is searched anew, for a time: that may differ.
+    packed = {"pool": first.pool, "peak_bytes": first.peak_bytes}
+    assert replace(planned(), **packed) == first
     with pytest.raises(BackendCompilerFailed, match="searched again"):
         planned(seed=1)
 
@@ -198,3 +200,22 @@ def test_the_second_run_of_a_script_neither_measures_nor_searches(folder: Path) 
     assert measured > 0 and searched > 0
     assert again == anew == 0
     assert fast < slow
+
+
+def test_what_was_interrupted_is_not_kept(tmp_path, monkeypatch):
+    monkeypatch.setenv("FXMEM_CACHE_DIR", str(tmp_path))
+    case = make("transformer")
+    searched = []
+
+    def interrupt(stage: str, _details: object) -> None:
+        if stage == "solve":
+            searched.append(stage)
+            raise KeyboardInterrupt
+
+    def options(progress):
+        return {"time_limit": 20.0, "solver": "anneal", "progress": progress}
+
+    with pytest.warns(RuntimeWarning, match="interrupted"):
+        early = fxmem.optimize(case.module, 0.8, case.args, **options(interrupt))
+    assert early.plan.peak_bytes <= early.plan.budget_bytes
+    assert searched and not list((tmp_path / "plans").glob("*"))

@@ -110,7 +110,7 @@ def solve(
     deadline = began + time_limit
     # Bound and starts gain nothing from more than the shares of 10 s that they get.
     prelude = min(time_limit, 10.0)
-    bound = Bound(problem.base_time, 0.0)
+    bound, interrupted = Bound(problem.base_time, 0.0), False
     try:
         if limit >= problem.floor:
             bound = _bound(problem, a, limit, 0.15 * prelude)
@@ -140,8 +140,9 @@ def solve(
         with Refined(problem, incumbent, bound.pivots, deadline):
             search(incumbent, first, bound.price, deadline, seed, not reorder, time_limit, gap)
     except KeyboardInterrupt:
-        pass
-    return _answer(problem, incumbent, max(bound.time, incumbent.proved), solver)
+        interrupted = True
+    answer = _answer(problem, incumbent, max(bound.time, incumbent.proved), solver)
+    return replace(answer, interrupted=interrupted)
 
 
 def least_peak(

@@ -29,6 +29,8 @@ class RematSolution:
     history : tuple of (float, int, int)
         Seconds since the search began, total time of the best schedule within the budget, and
         lower bound then; one row for each improvement, and one for the end.
+    interrupted : bool
+        Did Ctrl-C end the search early? The best schedule until then is the answer.
     """
 
     sequence: tuple[int, ...]
@@ -39,6 +41,7 @@ class RematSolution:
     solver: str
     floor: int = 0
     history: tuple[tuple[float, int, int], ...] = field(default=(), compare=False)
+    interrupted: bool = field(default=False, compare=False)
 
     @property
     def gap(self) -> float:

@@ -1,0 +1,122 @@
+"""Commands that look: what they print and write, and their exit status."""
+
+from __future__ import annotations
+
+import json
+import math
+
+import pytest
+from typer.testing import CliRunner
+
+import fxmem
+from fxmem import cli_views
+from fxmem.cli import app
+from fxmem.costs import DEVICES
+
+TINY = "tests.factories:tiny"
+
+
+@pytest.fixture(autouse=True)
+def workplace(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def run(*args: str):
+    return CliRunner().invoke(app, list(args), catch_exceptions=False)
+
+
+def test_help_lists_every_command():
+    shown = run("--help").output
+    for command in ("plan", "compare", "train", "render", "report", "devices", "demo"):
+        assert f" {command} " in shown
+
+
+def test_compare_prints_draws_and_writes_a_page(workplace):
+    pytest.importorskip("plotly")
+    result = run(
+        "compare", TINY, "-b", "0.9", "-b", "0.8", "-s", "greedy", "-s", "sqrt",
+        "--plot", "made/frontier.svg", "--report", "made/frontier.html",
+    )  # fmt: skip
+    assert result.exit_code == 0, result.output
+    assert result.stdout.count("greedy") == result.stdout.count("sqrt") == 2
+    assert "90% (" in result.stdout and "80% (" in result.stdout
+    assert "</svg>" in (workplace / "made/frontier.svg").read_text()
+    assert "greedy" in (workplace / "made/frontier.html").read_text()
+
+
+def test_compare_as_json_is_json_alone(workplace):
+    result = run("compare", TINY, "-b", "0.9", "-s", "greedy", "--json", "--measure",
+                 "--plot", "frontier.svg")  # fmt: skip
+    (row,) = json.loads(result.stdout)
+    assert (row["solver"], row["status"]) == ("greedy", "feasible")
+    assert row["measured_peak_bytes"] == row["peak_bytes"] <= row["budget_bytes"]
+    assert math.isfinite(row["measured_overhead"])
+    assert (workplace / "frontier.svg").exists()
+
+
+def test_render_and_report_take_a_model_or_a_saved_plan(workplace):
+    pytest.importorskip("plotly")
+    for command, file in (("render", "graph.svg"), ("report", "page.html")):
+        result = run(command, TINY, file, "-b", "0.9", "--time-limit", "1")
+        assert result.exit_code == 0, result.output
+        assert f"wrote {file}" in result.stdout
+    assert run("plan", TINY, "-b", "0.9", "--time-limit", "1", "--save", "plan.json").exit_code == 0
+    for command, file in (("render", "again.svg"), ("report", "again.html")):
+        assert run(command, "plan.json", file).exit_code == 0
+    assert "</svg>" in (workplace / "again.svg").read_text()
+    assert "<html" in (workplace / "again.html").read_text()
+
+
+@pytest.mark.parametrize("level", ["layers", "modules", "operators"])
+def test_render_at_each_level(workplace, level):
+    assert run("render", TINY, "graph.dot", "--level", level).exit_code == 0
+    assert "digraph" in (workplace / "graph.dot").read_text()
+
+
+def test_devices_are_those_here_and_those_on_data_sheets():
+    rows = json.loads(run("devices", "--json").stdout)
+    assert rows[0]["name"] == "cpu" and rows[0]["memory_bytes"] > 2**28
+    assert [r["name"] for r in rows if r["where"] == "data sheet"] == list(DEVICES)
+    shown = run("devices").stdout
+    assert all(name in shown for name in DEVICES)
+
+
+@pytest.mark.parametrize(
+    ("args", "status", "said"),
+    [
+        (("compare", TINY, "-s", "magic"), 1, "magic"),
+        (("compare", TINY, "-b", "6 G"), 2, "ambiguous"),
+        (("compare", TINY, "--measure", "--device", "h100"), 1, "leave out the device"),
+        (("compare", "nowhere:tiny"), 2, "nowhere"),
+        (("render", TINY, "graph.bmp"), 1, "graph.bmp"),
+        (("render", TINY, "graph.svg", "--level", "atoms"), 1, "atoms"),
+        (("render", "missing.json", "graph.svg"), 1, "missing.json"),
+        (("report", TINY, "page.html", "-b", "1KiB", "--time-limit", "1"), 1, "no plan fits"),
+        (("render", TINY), 2, "path"),
+        (("plan", TINY, "--solver", "magic"), 1, "magic"),
+        (("report", "tests.factories:broken"), 1, "ZeroDivisionError"),
+    ],
+)
+def test_bad_requests_are_one_message(workplace, args, status, said):
+    result = run(*args)
+    assert result.exit_code == status, result.output
+    assert said in result.stderr and "Traceback" not in result.output
+    assert not list(workplace.iterdir())
+
+
+def test_an_interruption_is_one_line(monkeypatch):
+    def interrupted(*_args, **_kwargs):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(cli_views, "make_plan", interrupted)
+    result = run("render", TINY, "graph.svg")
+    assert (result.exit_code, result.stderr) == (130, "fxmem: interrupted\n")
+
+
+def test_plans_that_were_saved_by_others_are_refused(workplace):
+    (workplace / "plan.json").write_text("{}")
+    result = run("report", "plan.json", "page.html")
+    assert result.exit_code == 1 and "is no plan" in result.stderr
+    with pytest.raises(fxmem.PlanMismatch):
+        fxmem.Plan.load("plan.json")
