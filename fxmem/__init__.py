@@ -1,5 +1,7 @@
 """Make a PyTorch training step fit a memory budget."""
 
+import torch
+
 from . import logs
 from .api import FittedModule, optimize, plan
 from .budget import Budget
@@ -20,10 +22,12 @@ from .manager_config import TrainingMemoryConfig
 from .measure import MeasuredStep, measure
 from .plan import Keep, Offload, Plan, Recompute
 from .pool import ActivationPool, PoolStats
+from .versions import warn_if_untested
 
 __version__ = "0.1.0"
 
 logs.register()
+warn_if_untested(torch.__version__)
 
 __all__ = [
     "ActivationPool",
