@@ -125,7 +125,7 @@ class Comparison:
         plot_frontier(self, path)
 
     def report(self, path: str | Path) -> None:
-        """Write one self-contained page: the frontier, and the plans in a table."""
+        """Write one self-contained page: time against peak, and the table, to be sorted."""
         from .visualize import write_comparison
 
         write_comparison(self, path)

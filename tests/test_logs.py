@@ -54,12 +54,3 @@ def test_the_logger_of_the_standard_library(caplog: pytest.LogCaptureFixture) ->
     assert plan.summary().splitlines()[-1] in caplog.text
     for name in plan.decisions:
         assert f"{name}: Keep()" in caplog.text
-
-
-def test_the_payload_is_read_only_where_somebody_listens(monkeypatch) -> None:
-    def refuse(*_args: object) -> None:
-        raise AssertionError("nobody asked")
-
-    monkeypatch.setattr("fxmem.logs.to_row", refuse)
-    case = make("mlp")
-    assert fxmem.optimize(case.module, None, case.args).plan
