@@ -15,7 +15,7 @@ from .budget import Budget
 from .costs import DEVICES, CostTable, DatasheetCosts, Device, MeasuredCosts, find_device
 from .errors import FxmemError, UnsupportedDevice
 from .fitted import ExampleInputs, FittedModule, fit
-from .pipeline import Options
+from .planning import Options
 from .plan import Plan
 from .residents import Holder
 from .session import Session
