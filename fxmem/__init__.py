@@ -7,6 +7,7 @@ from .errors import (
     BudgetSyntaxError,
     FxmemError,
     InfeasibleBudget,
+    PipelineError,
     PlanMismatch,
     PoolError,
     TraceError,
@@ -16,6 +17,7 @@ from .estimate import MemorySavingsEstimate
 from .manager import TrainingMemoryManager
 from .manager_config import TrainingMemoryConfig
 from .measure import MeasuredStep, measure
+from .parallel import Pipeline, pipeline
 from .plan import Keep, Offload, Plan, Recompute
 from .pool import ActivationPool, PoolStats
 
@@ -33,6 +35,8 @@ __all__ = [
     "MeasuredStep",
     "MemorySavingsEstimate",
     "Offload",
+    "Pipeline",
+    "PipelineError",
     "Plan",
     "PlanMismatch",
     "PoolError",
@@ -44,5 +48,6 @@ __all__ = [
     "UnsupportedDevice",
     "measure",
     "optimize",
+    "pipeline",
     "plan",
 ]
