@@ -11,6 +11,7 @@ from .errors import (
     BudgetSyntaxError,
     FxmemError,
     InfeasibleBudget,
+    PipelineError,
     PlanMismatch,
     PoolError,
     TraceError,
@@ -20,6 +21,7 @@ from .estimate import MemorySavingsEstimate
 from .manager import TrainingMemoryManager
 from .manager_config import TrainingMemoryConfig
 from .measure import MeasuredStep, measure
+from .parallel import Pipeline, pipeline
 from .plan import Keep, Offload, Plan, Recompute
 from .pool import ActivationPool, PoolStats
 from .versions import warn_if_untested
@@ -43,6 +45,8 @@ __all__ = [
     "MeasuredStep",
     "MemorySavingsEstimate",
     "Offload",
+    "Pipeline",
+    "PipelineError",
     "Plan",
     "PlanMismatch",
     "PoolError",
@@ -55,5 +59,6 @@ __all__ = [
     "compare",
     "measure",
     "optimize",
+    "pipeline",
     "plan",
 ]
