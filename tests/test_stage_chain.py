@@ -94,6 +94,24 @@ def _makers(trace: StepTrace, node) -> list:
     return [trace.storages.made_by[s] for s in trace.storages.read_by(node)]
 
 
+def test_what_only_the_backward_part_reads_is_computed_there(monkeypatch) -> None:
+    """``x ** 3`` squares ``x`` again in its derivative: the square crosses no cut."""
+
+    class Cubes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(32, 32) for _ in range(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = torch.tanh(torch.pow(block(x), 3.0))
+            return x.square().mean()
+
+    trace = trace_of(Cubes(), (torch.randn(8, 32),), {}, monkeypatch)
+    problem = stage_chain(trace, costs_of(trace), [ROOMY], pieces=None).problem
+    assert max(problem.crossing) <= 2 * 8 * 32 * 4
+
+
 def test_a_skip_crosses_every_cut_on_its_way_and_ties_are_held_by_both(monkeypatch) -> None:
     trace = trace_of(Skip(), (torch.arange(8),), {}, monkeypatch)
     problem = stage_chain(trace, costs_of(trace), [ROOMY] * 2, 2.0, pieces=None).problem
