@@ -1,5 +1,7 @@
 """Make a PyTorch training step fit a memory budget."""
 
+import torch
+
 from . import logs
 from .api import FittedModule, optimize, plan
 from .budget import Budget
@@ -9,6 +11,7 @@ from .errors import (
     BudgetSyntaxError,
     FxmemError,
     InfeasibleBudget,
+    PipelineError,
     PlanMismatch,
     PoolError,
     TraceError,
@@ -18,12 +21,15 @@ from .estimate import MemorySavingsEstimate
 from .manager import TrainingMemoryManager
 from .manager_config import TrainingMemoryConfig
 from .measure import MeasuredStep, measure
+from .parallel import Pipeline, pipeline
 from .plan import Keep, Offload, Plan, Recompute
 from .pool import ActivationPool, PoolStats
+from .versions import warn_if_untested
 
 __version__ = "0.1.0"
 
 logs.register()
+warn_if_untested(torch.__version__)
 
 __all__ = [
     "ActivationPool",
@@ -39,6 +45,8 @@ __all__ = [
     "MeasuredStep",
     "MemorySavingsEstimate",
     "Offload",
+    "Pipeline",
+    "PipelineError",
     "Plan",
     "PlanMismatch",
     "PoolError",
@@ -51,5 +59,6 @@ __all__ = [
     "compare",
     "measure",
     "optimize",
+    "pipeline",
     "plan",
 ]

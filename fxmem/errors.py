@@ -102,3 +102,7 @@ class UnsupportedDevice(FxmemError):
 
 class BudgetWarning(UserWarning):
     """A step measured over its budget, and the plan was made anew with what was learnt."""
+
+
+class PipelineError(FxmemError):
+    """A step over several processes broke off: another rank failed, hung or went away."""

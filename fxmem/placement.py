@@ -9,7 +9,7 @@ from typing import Any
 
 from .arena_plan import ArenaPlan, plan_arena
 from .compile import boxed
-from .pipeline import PlannedStep
+from .planning import PlannedStep
 from .runtime.arena import StepArena
 from .runtime.native import Native
 from .runtime.prove import Boxed, Proof, prove

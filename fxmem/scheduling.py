@@ -12,7 +12,7 @@ from .plan_cache import PlanCache
 from .solvers.remat import RematProblem, RematSolution, check, replay, solve
 
 if TYPE_CHECKING:
-    from .pipeline import Options
+    from .planning import Options
 
 # The schedule of least peak that any search has found, by problem. A budget that an error
 # named as the least feasible must be met when it is asked for, whatever the next search finds.

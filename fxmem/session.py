@@ -20,9 +20,9 @@ from . import inductor
 from .compile import boxed
 from .errors import BudgetWarning, InfeasibleBudget
 from .passes.layout import lay_out_gradients
-from .pipeline import Options, PlannedStep, plan_step
 from .placement import place_step, prove_step
 from .plan import Plan
+from .planning import Options, PlannedStep, plan_step
 from .residents import Holder
 from .runtime.native import load as load_native
 from .runtime.prove import Boxed

@@ -189,7 +189,7 @@ def test_a_rehearsal_in_one_thread_gives_no_made_up_numbers_in_another() -> None
             started.set()
 
     fitted = fxmem.optimize(module, None, (x,))
-    fitted._session.options = fxmem.pipeline.Options(
+    fitted._session.options = fxmem.planning.Options(
         fitted._session.options.budget, fitted._session.options.costs, progress=tell
     )
 

@@ -9,7 +9,7 @@ import torch
 import torch.fx as fx
 
 import fxmem
-import fxmem.pipeline
+import fxmem.planning
 from fxmem.costs import Cost, MeasuredCosts
 from fxmem.lower import Lowered, lower
 from fxmem.solvers.remat import check
@@ -28,7 +28,7 @@ def lowered(monkeypatch: pytest.MonkeyPatch) -> list[tuple[StepTrace, Lowered]]:
         found.append((trace, lower(trace, costs, resident_bytes, reuse)))
         return found[-1][1]
 
-    monkeypatch.setattr(fxmem.pipeline, "lower", keep)
+    monkeypatch.setattr(fxmem.planning, "lower", keep)
     return found
 
 

@@ -10,8 +10,8 @@ from torch.fx.experimental.proxy_tensor import make_fx
 import fxmem
 from fxmem.costs import Cost
 from fxmem.lower import lower
-from fxmem.pipeline import costs_of, rewrite
 from fxmem.plan import CATEGORIES
+from fxmem.planning import costs_of, rewrite
 from fxmem.simulate import Simulation, simulate
 from fxmem.trace import trace_joint
 from tests.modules import make

@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import fxmem
-import fxmem.pipeline
+import fxmem.planning
 from fxmem.errors import TraceError
 from fxmem.storages import operators
 from fxmem.trace import StepTrace, trace_joint, written_inputs
@@ -24,7 +24,7 @@ def traces(monkeypatch: pytest.MonkeyPatch) -> list[StepTrace]:
         found.append(trace_joint(joint, forward_outputs))
         return found[-1]
 
-    monkeypatch.setattr(fxmem.pipeline, "trace_joint", keep)
+    monkeypatch.setattr(fxmem.planning, "trace_joint", keep)
     return found
 
 

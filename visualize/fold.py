@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import posixpath
 from bisect import bisect_right
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
@@ -14,6 +15,7 @@ from fxmem.plan import Keep, Moment, Offload, Plan, Recompute
 
 #: Level -> parts that it has at the least, where the model has so many. None: no folding.
 LEVELS: dict[str, int | None] = {"layers": 10, "modules": 40, "operators": None}
+_MOST_TOGETHER = 250  # runs of a part that is drawn operator by operator
 _FEW = 60  # operators that are drawn one by one unless another level is asked for
 
 DECISIONS = {Keep: "kept", Recompute: "recomputed", Offload: "offloaded"}
@@ -118,11 +120,10 @@ def _operators(plan: Plan) -> Sequence[Operator]:
 def fold(plan: Plan, level: str) -> tuple[Part, ...]:
     """The parts of a plan at ``"layers"`` or ``"modules"``, in the order of the traced graph.
 
-    ``"operators"`` folds as ``"layers"`` does: there the parts are what is drawn together.
+    At ``"operators"`` the parts are what is drawn together: as large as can be read.
     """
     runs = runs_of(plan)
-    modules = [run.operator.module for run in runs]
-    depth = _depth(modules, LEVELS[level] or LEVELS["layers"] or 1)
+    depth = _depth([run.operator.module for run in runs], LEVELS[level])
     groups: dict[str, list[Run]] = {}
     for run in runs:
         groups.setdefault(_top(run.operator.module, depth), []).append(run)
@@ -159,11 +160,12 @@ def _top(module: str, depth: int) -> str:
     return "/".join(module.split("/")[:depth])
 
 
-def _depth(modules: Sequence[str], least: int) -> int:
-    """The smallest depth at which there are enough parts; else the deepest."""
+def _depth(modules: Sequence[str], least: int | None) -> int:
+    """The smallest depth at which there are enough parts, or none too large; else the deepest."""
     deepest = max((m.count("/") + 1 for m in modules), default=1)
     for depth in range(1, deepest):
-        if len({_top(m, depth) for m in modules}) >= least:
+        runs = Counter(_top(m, depth) for m in modules)
+        if len(runs) >= least if least else max(runs.values()) <= _MOST_TOGETHER:
             return depth
     return deepest
 

@@ -11,7 +11,7 @@ import torch.fx as fx
 from ..budget import Budget
 from ..costs import MeasuredCosts
 from ..errors import FxmemError
-from ..pipeline import Options
+from ..planning import Options
 from .step import StepBudget
 
 # By the identity of the options, which are kept so that no other object takes their place.

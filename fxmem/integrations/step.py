@@ -20,7 +20,7 @@ from torch.multiprocessing.reductions import StorageWeakRef
 
 from ..budget import Budget
 from ..errors import BudgetWarning, InfeasibleBudget
-from ..pipeline import Options
+from ..planning import Options
 from ..residents import count_residents
 from ..session import Session
 from ..storages import allocated_bytes

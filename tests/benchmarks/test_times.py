@@ -7,7 +7,7 @@ import time
 import pytest
 
 import fxmem
-from fxmem import pipeline
+from fxmem import planning
 
 from .against import compare
 from .models import build
@@ -42,7 +42,7 @@ def test_planning_time(monkeypatch):
     module, inputs = build("gpt2")
     fxmem.optimize(module, 0.5, inputs)  # costs are measured and kept
     seconds = {}
-    original = pipeline.plan_step
+    original = planning.plan_step
 
     def timed(*args, **kwargs):
         start = time.perf_counter()

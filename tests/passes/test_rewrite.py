@@ -17,7 +17,7 @@ from fxmem.lower import Lowered, lower
 from fxmem.passes.recompute import recompute
 from fxmem.passes.reuse import reuse
 from fxmem.passes.split import SplitStep
-from fxmem.pipeline import costs_of, rewrite
+from fxmem.planning import costs_of, rewrite
 from fxmem.runtime.random import turn
 from fxmem.simulate import simulate
 from fxmem.solvers.remat import check, replay

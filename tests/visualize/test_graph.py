@@ -44,6 +44,13 @@ def test_parts_are_layers_modules_or_the_whole(traced: Plan) -> None:
     ]  # fmt: skip
 
 
+def test_operators_are_drawn_by_parts_as_large_as_can_be_read(traced: Plan, monkeypatch) -> None:
+    whole = ["blocks.0", "blocks.1", "blocks.2", "outside modules"]
+    assert [part.title for part in fold(traced, "operators")] == whole
+    monkeypatch.setattr("fxmem.visualize.fold._MOST_TOGETHER", 3)
+    assert len(fold(traced, "operators")) == 10
+
+
 def test_runs_and_values_of_parts_are_those_of_the_plan(traced: Plan) -> None:
     parts = fold(traced, "layers")
     assert sorted(run.number for part in parts for run in part.runs) == list(

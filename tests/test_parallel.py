@@ -1,0 +1,199 @@
+"""`fxmem.pipeline` over gloo: numbers, budgets, who holds what, and ranks that fail."""
+
+from __future__ import annotations
+
+import os
+import re
+import time
+from collections.abc import Sequence
+
+import pytest
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+import fxmem
+from fxmem.allocator import record
+from fxmem.parallel import split_batch
+from fxmem.runtime.pipelining import SCHEDULES
+from tests.pipelines import alone, tiny_gpt, tiny_unet
+from tests.processes import exit_codes, join_group, run_on
+
+MODELS = {"gpt": tiny_gpt, "unet": tiny_unet}
+
+
+TIGHTER = {("gpt", "1f1b"), ("gpt", "zbv"), ("unet", "gpipe")}
+
+
+def make(case, budgets, schedule: str, **more) -> fxmem.Pipeline:
+    model, x, target, loss_fn = case
+    return fxmem.pipeline(
+        model,
+        budgets,
+        (x,),
+        target=target,
+        loss_fn=loss_fn,
+        schedule=schedule,
+        time_limit=1,
+        **more,
+    )
+
+
+def check_numbers(pipe: fxmem.Pipeline, case, wanted) -> int:
+    """One step as in one process; measured peak bytes of this rank."""
+    _, x, target, _ = case
+    loss, gradients, buffers = wanted
+    held = sum(v.nbytes for v in pipe.state_dict().values()) + x.nbytes + target.nbytes
+    found: list[Tensor | None] = []
+    peak = record(lambda: found.append(pipe.step(x, target=target))).peak
+    is_last = len(pipe.plan.ranks) - 1 in pipe.plan.stages_of(pipe.rank)
+    assert (found[0] is not None) == is_last
+    if is_last:
+        assert abs(float(found[0]) - loss) < 1e-5
+    for name, parameter in pipe.named_parameters():
+        torch.testing.assert_close(parameter.grad, gradients[name], rtol=2e-4, atol=2e-6)
+    for name, tensor in pipe.state_dict().items():
+        if name in buffers:
+            torch.testing.assert_close(tensor, buffers[name])
+    return held + peak
+
+
+def check_holdings(pipe: fxmem.Pipeline, model: torch.nn.Module) -> None:
+    """Own parameters are there; all others are gone from the model, and from memory."""
+    own = dict(pipe.named_parameters())
+    for name, parameter in model.named_parameters():
+        assert parameter.is_meta != (name in own)
+    names: list[set[str]] = [set()] * dist.get_world_size()
+    dist.all_gather_object(names, set(own))
+    assert set.union(*names) == {n for n, _ in model.named_parameters()}
+    shared = set.intersection(*names)
+    assert shared <= {"words.weight"}
+
+
+def try_all(rank: int, ranks: int, cases: Sequence[tuple[str, str]]) -> None:
+    join_group(rank, ranks)
+    for kind, schedule in cases:
+        wanted = alone(MODELS[kind]())
+        case = MODELS[kind]()
+        pipe = make(case, None, schedule)
+        check_holdings(pipe, case[0])
+        free = check_numbers(pipe, case, wanted)
+        assert free <= pipe.plan.peak_bytes[rank]
+
+        if (kind, schedule) not in TIGHTER or ranks > 2:
+            continue
+        tight = MODELS[kind]()
+        below = [int(0.9 * p) for p in pipe.plan.peak_bytes]
+        pipe = make(tight, below, schedule, cuts=pipe.plan.cuts)
+        again = [d for p in pipe.plan.stage_plans for d in p.decisions.values()]
+        assert any(isinstance(d, fxmem.Recompute) for d in again)
+        assert check_numbers(pipe, tight, wanted) <= below[rank]
+    dist.destroy_process_group()
+
+
+EVERY = [(kind, schedule) for kind in MODELS for schedule in SCHEDULES]
+
+
+def test_two_ranks() -> None:
+    run_on(2, try_all, 2, [("gpt", "1f1b"), ("gpt", "zbv"), ("unet", "interleaved")])
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_every_schedule(ranks: int) -> None:
+    run_on(ranks, try_all, ranks, EVERY)
+
+
+def use_it(rank: int) -> None:
+    """What is smaller than a step of every schedule, in one process group."""
+    join_group(rank, 2)
+    # Budgets of 3 to 1.
+    case, wanted = tiny_gpt(), alone(tiny_gpt())
+    budgets = (1_290_000, 430_000)
+    pipe = make(case, budgets, "1f1b")
+    assert check_numbers(pipe, case, wanted) <= budgets[rank]
+
+    # An optimizer, the tied weight, and the whole state.
+    optimizer = torch.optim.SGD(pipe.parameters(), lr=0.1)
+    optimizer.step()
+    pipe.zero_grad()
+    model = tiny_gpt()[0]
+    for name, parameter in model.named_parameters():
+        parameter.data -= 0.1 * wanted[1][name]
+    state = pipe.full_state_dict()
+    assert (state is None) == (rank == 1)
+    if state is not None:
+        assert set(state) == {n for n, _ in model.named_parameters()}
+        model.load_state_dict({**state, "head.weight": state["words.weight"]})
+    tied: list = [None, None]
+    mine = pipe.state_dict()["words.weight"]
+    dist.all_gather_object(tied, mine)
+    assert torch.equal(*tied)
+    trained = dict(model.named_parameters())["words.weight"]
+    torch.testing.assert_close(mine, trained)
+
+    # A model on meta gets its parameters here, alike where they are tied, or from a state dict.
+    _, x, target, loss_fn = tiny_gpt()
+    with torch.device("meta"):
+        empty = type(model)()
+    pipe = make((empty, x, target, loss_fn), None, "1f1b")
+    tied = [None, None]
+    dist.all_gather_object(tied, pipe.state_dict()["words.weight"])
+    assert torch.equal(*tied)
+    pipe.load_state_dict(dict(tiny_gpt()[0].state_dict()))
+    check_numbers(pipe, (empty, x, target, loss_fn), wanted)
+    with pytest.raises(fxmem.FxmemError, match="lacks"):
+        pipe.load_state_dict({})
+
+    # No plan fits: every rank is told.
+    with pytest.raises(fxmem.InfeasibleBudget, match="rank 1"):
+        make(tiny_unet(), (None, 40_000), "1f1b")
+
+    # Another model on one rank.
+    case = tiny_gpt()
+    if rank == 1:
+        case = (case[0], case[1][:16], case[2][:16], case[3])
+    with pytest.raises(fxmem.PlanMismatch, match="rank 1 has another step"):
+        make(case, None, "1f1b")
+    dist.destroy_process_group()
+
+
+def test_budgets_of_three_to_one_state_meta_and_mismatch() -> None:
+    run_on(2, use_it)
+
+
+def lose_a_rank(rank: int, how: str, folder: str) -> None:
+    join_group(rank, 2, seconds=60 if how == "dies" else 15)
+    case = tiny_unet()
+    pipe = make(case, None, "1f1b")
+    _, x, target, _ = case
+    pipe.step(x, target=target)
+    if rank == 1:
+        if how == "dies":
+            os._exit(3)
+        time.sleep(25)
+        return
+    start = time.monotonic()
+    with pytest.raises(fxmem.PipelineError, match="rank 0 lost contact") as error:
+        pipe.step(x, target=target)
+    with pytest.raises(fxmem.PipelineError, match="broke off"):
+        pipe.step(x, target=target)
+    with open(f"{folder}/told", "w") as file:
+        file.write(f"{time.monotonic() - start} {error.value}")
+    os._exit(7)
+
+
+@pytest.mark.parametrize("how", ["dies", pytest.param("hangs", marks=pytest.mark.slow)])
+def test_a_rank_that_dies_or_hangs_ends_the_others(how: str, tmp_path) -> None:
+    codes = exit_codes(2, lose_a_rank, how, str(tmp_path))
+    assert codes == [7, 3 if how == "dies" else 0]
+    seconds, text = (tmp_path / "told").read_text().split(" ", 1)
+    assert float(seconds) < (10 if how == "dies" else 20)
+    assert re.search(r"[FB] of microbatch \d in stage 0", text)
+
+
+def test_batches_that_do_not_split_evenly() -> None:
+    with pytest.raises(fxmem.FxmemError, match="10 does not split into 8"):
+        split_batch((torch.zeros(10, 2),), 8)
+    parts = split_batch((torch.arange(4), 7), 2)
+    assert [p[0].tolist() for p in parts] == [[0, 1], [2, 3]] and parts[1][1] == 7
