@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxmem
-import fxmem.pipeline
+import fxmem.planning
 from fxmem.costs import Cost
 from fxmem.lower import lower
 from fxmem.solvers.partition import Device, check, partition
@@ -27,7 +27,7 @@ def trace_of(module: nn.Module, args: tuple, kwargs: dict, monkeypatch) -> StepT
         found.append(trace_joint(joint, forward_outputs))
         return found[-1]
 
-    monkeypatch.setattr(fxmem.pipeline, "trace_joint", keep)
+    monkeypatch.setattr(fxmem.planning, "trace_joint", keep)
     fxmem.optimize(module, None, pool=False)(*args, **kwargs)
     return found[-1]
 

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxmem
-import fxmem.pipeline
+import fxmem.planning
 from fxmem.costs import MeasuredCosts
 from fxmem.solvers.partition import (
     Device,
@@ -82,7 +82,7 @@ def test_slowest_stage_and_highest_peak(monkeypatch: pytest.MonkeyPatch) -> None
         traces.append(trace_joint(joint, forward_outputs))
         return traces[-1]
 
-    monkeypatch.setattr(fxmem.pipeline, "trace_joint", keep)
+    monkeypatch.setattr(fxmem.planning, "trace_joint", keep)
     model = Shrinking()
     fxmem.optimize(model, None, pool=False)(torch.randn(4, 3, 64, 64))
     trace = traces[-1]
