@@ -20,8 +20,8 @@ from .costs import CostTable, Device
 from .errors import FxmemError, InfeasibleBudget
 from .fitted import ExampleInputs, FittedModule
 from .measure import MeasuredStep, measure
-from .planning import Options, plan_step
 from .plan import Plan
+from .planning import Options, plan_step
 from .residents import Holder
 from .session import Session
 from .solvers.remat import SOLVERS

@@ -139,12 +139,16 @@ class _Chain:
         }
 
     def _late(self) -> set[fx.Node]:
-        """All nodes that need a tangent."""
-        late = set(self.trace.tangents)
-        for node in self.trace.joint.graph.nodes:
-            if any(a in late for a in node.all_input_nodes):
-                late.add(node)
-        return late
+        """Tangents and operators of the backward part: no forward output depends on them."""
+        reached: set[fx.Node] = set()
+        outputs = self.trace.outputs[: self.trace.forward_outputs]
+        waiting = [n for n in outputs if n is not None]
+        while waiting:
+            node = waiting.pop()
+            if node not in reached:
+                reached.add(node)
+                waiting.extend(node.all_input_nodes)
+        return {*self.trace.tangents, *(n for n in self.trace.operators if n not in reached)}
 
     def _place_late(self, late: set[fx.Node]) -> None:
         number: dict[object, int] = {}
@@ -152,15 +156,19 @@ class _Chain:
             key = node.meta.get("seq_nr")
             number[key] = max(number.get(key, 0), item)
         number.pop(None, None)
-        reached = dict.fromkeys(self.trace.tangents, self.count - 1)
+        gradient = dict.fromkeys(self.trace.tangents, self.count - 1)  # what needs a tangent
+        local = dict(self.place)  # what does not: derivatives of forward values, and views
         for node in self.trace.joint.graph.nodes:
-            if node not in late or node in reached or node.op == "output":
+            if node in local or node in gradient or node.op == "output":
                 continue
-            bound = min(reached[a] for a in node.all_input_nodes if a in reached)
-            if not is_view(node):
-                bound = min(bound, number.get(node.meta.get("seq_nr"), bound))
-            reached[node] = bound
-        self.place |= {n: reached[n] for n in self.trace.operators if n in late}
+            wanted = None if is_view(node) else number.get(node.meta.get("seq_nr"))
+            bounds = [gradient[a] for a in node.all_input_nodes if a in gradient]
+            if bounds:
+                gradient[node] = min([*bounds, *([] if wanted is None else [wanted])])
+            else:
+                local[node] = max([wanted or 0, *(local[a] for a in node.all_input_nodes)])
+        places = {**local, **gradient}
+        self.place |= {n: places[n] for n in self.trace.operators if n in late}
 
     def state(self, devices: tuple[Device, ...], state_bytes: float) -> StageChain:
         residents, ties = self._residents(state_bytes)

@@ -8,7 +8,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 import fxmem
-import fxmem.pipeline
+import fxmem.planning
 from fxmem.costs import Cost
 from fxmem.lower import lower
 from fxmem.solvers.partition import Device, check, partition
@@ -27,7 +27,7 @@ def trace_of(module: nn.Module, args: tuple, kwargs: dict, monkeypatch) -> StepT
         found.append(trace_joint(joint, forward_outputs))
         return found[-1]
 
-    monkeypatch.setattr(fxmem.pipeline, "trace_joint", keep)
+    monkeypatch.setattr(fxmem.planning, "trace_joint", keep)
     fxmem.optimize(module, None, pool=False)(*args, **kwargs)
     return found[-1]
 
@@ -92,6 +92,24 @@ def test_no_operator_reads_what_is_made_in_a_later_stage(monkeypatch) -> None:
 
 def _makers(trace: StepTrace, node) -> list:
     return [trace.storages.made_by[s] for s in trace.storages.read_by(node)]
+
+
+def test_what_only_the_backward_part_reads_is_computed_there(monkeypatch) -> None:
+    """``x ** 3`` squares ``x`` again in its derivative: the square crosses no cut."""
+
+    class Cubes(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.blocks = nn.ModuleList(nn.Linear(32, 32) for _ in range(6))
+
+        def forward(self, x: Tensor) -> Tensor:
+            for block in self.blocks:
+                x = torch.tanh(torch.pow(block(x), 3.0))
+            return x.square().mean()
+
+    trace = trace_of(Cubes(), (torch.randn(8, 32),), {}, monkeypatch)
+    problem = stage_chain(trace, costs_of(trace), [ROOMY], pieces=None).problem
+    assert max(problem.crossing) <= 2 * 8 * 32 * 4
 
 
 def test_a_skip_crosses_every_cut_on_its_way_and_ties_are_held_by_both(monkeypatch) -> None:
