@@ -131,10 +131,9 @@ def place(
         requests = []
         for s in order:
             copy, t = source[s], problem.tiers[tier[s]]
-            size, held = problem.remat.size[s], copy.last
-            due = load[id(first_load[s])]
-            if (held, s) in plan.overwritten:
-                due = min(due, held)
+            # What is overwritten costs its bytes from that very run on, if it is still leaving.
+            held = copy.last - ((copy.last, s) in plan.overwritten)
+            size, due = problem.remat.size[s], load[id(first_load[s])]
             requests.append(Request(copy.made, held, due, size, t.write_time(size), tier[s]))
         out.update(zip(order, drain(time, during, budget, requests), strict=True))
         for s in order:
