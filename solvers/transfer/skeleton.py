@@ -100,10 +100,11 @@ def skeleton(problem: RematProblem, reduced: Reduced, sequence: Sequence[int]) -
         copy.made = len(runs) if copy.loaded and not copy.reads else copy.made
         copy.reads.append(len(runs))
     copies = [c for c in copies if c.reads or not c.loaded]
-    return _measured(problem, tuple(runs), tuple(copies))
+    return measure(problem, tuple(runs), tuple(copies))
 
 
-def _measured(problem: RematProblem, runs: tuple[int, ...], copies: tuple[Copy, ...]) -> Skeleton:
+def measure(problem: RematProblem, runs: tuple[int, ...], copies: tuple[Copy, ...]) -> Skeleton:
+    """The bytes of ``runs`` with these copies; those of a storage in their order."""
     turn = runs.index(problem.turn) if problem.turn is not None else -1
     change = np.zeros(len(runs) + 2, np.int64)
     dying: dict[int, dict[int, Copy]] = {}

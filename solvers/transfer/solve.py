@@ -5,14 +5,10 @@ from __future__ import annotations
 import time as clock
 from collections.abc import Iterable, Sequence
 
-from ..remat import RematSolution
-from ..remat import solve as solve_remat
 from .bound import Choice, Turn, explore
 from .incumbent import Incumbent
-from .place import place
+from .line import Line
 from .problem import Action, TransferProblem
-from .reduction import reduce
-from .skeleton import skeleton
 from .solution import TransferSolution
 
 # Room below the budget for values on their way, in largest moved values.
@@ -21,6 +17,8 @@ MARGINS = (2, 0, 6)
 LEAST_PRICE = 0.05
 # Candidates for what to move that are searched in full.
 MOST = 4
+# Most rounds of going on with the best of them.
+ROUNDS = 1000
 
 
 def solve(
@@ -70,16 +68,25 @@ def solve(
     if limit < problem.remat.floor or not turn.fits():
         # Nothing can fit; how little is in reach is wanted all the same, and soon.
         everything = frozenset(s for s in problem.movable if problem.remat.writer[s] >= 0)
-        _search(incumbent, everything, {}, 0, min(deadline, clock.monotonic() + 4.0), seed)
+        line = Line(incumbent, tiers(problem, everything), {}, 0, seed)
+        line.begin(min(4.0, deadline - clock.monotonic()))
         return incumbent.answer(began, infeasible=True)
     choices = explore(turn, 0.1 * time_limit)
     incumbent.raise_bound(choices[0].bound)
     candidates = _candidates(problem, turn, choices)
-    for left, choice in zip(range(len(candidates), 0, -1), candidates, strict=True):
+    # Half of the time to find out what to move, half to go on with the best.
+    half = clock.monotonic() + 0.5 * (deadline - clock.monotonic())
+    lines = [line for choice in candidates for line in _lines(incumbent, turn, choice, seed)]
+    for left, line in zip(range(len(lines), 0, -1), lines, strict=True):
         if incumbent.done:
             break
-        share = (deadline - clock.monotonic()) / left
-        _try(incumbent, turn, choice, clock.monotonic() + share, seed)
+        line.begin((half - clock.monotonic()) / left)
+    lines = sorted((line for line in lines if line.tried), key=lambda line: line.value)
+    for round_ in range(ROUNDS):
+        for line in lines[: 1 if round_ % 2 else 3]:
+            if not incumbent.done and clock.monotonic() < deadline - 0.1:
+                line.go_on(deadline)
+        lines.sort(key=lambda line: line.value)
     return incumbent.answer(began)
 
 
@@ -98,47 +105,25 @@ def _candidates(
     return list(picked.values())
 
 
-def _try(
-    incumbent: Incumbent, turn: Turn, choice: Choice | None, deadline: float, seed: int
-) -> None:
-    """Search with one set of storages to move, leaving more or less room for prefetching."""
+def _lines(incumbent: Incumbent, turn: Turn, choice: Choice | None, seed: int) -> list[Line]:
+    """Lines of search with one set of storages to move, with more or less room to prefetch."""
+    problem, floor = incumbent.problem, incumbent.problem.remat.floor
     if choice is None or not choice.move:
-        _search(incumbent, frozenset(), {}, incumbent.budget, deadline, seed)
-        return
+        return [Line(incumbent, {}, {}, incumbent.budget, seed)]
     unit, weights = turn.unit, choice.weights
     price = {}
     for s in choice.move:
         links = (unit - weights.before) * int(turn.write[s])
         links += (unit - weights.after) * int(turn.read[s])
         price[s] = max(1, links // unit, int(LEAST_PRICE * turn.read[s]))
-    largest = max(incumbent.problem.remat.size[s] for s in choice.move)
-    for left, margin in zip(range(len(MARGINS), 0, -1), MARGINS, strict=True):
-        if incumbent.done:
-            return
-        share = (deadline - clock.monotonic()) / left
-        inner = incumbent.budget - margin * largest
-        if inner >= incumbent.problem.remat.floor or margin == 0:
-            _search(incumbent, choice.move, price, inner, clock.monotonic() + share, seed)
-
-
-def _search(
-    incumbent: Incumbent,
-    move: frozenset[int],
-    price: dict[int, int],
-    inner: int,
-    deadline: float,
-    seed: int,
-) -> RematSolution:
-    """Order the reduced problem within ``inner`` bytes, and place the transfers."""
-    problem = incumbent.problem
-    tier = tiers(problem, move)
-    reduced = reduce(problem.remat, {s: price.get(s, 1) for s in tier})
-    seconds = max(0.1, deadline - clock.monotonic())
-    found = solve_remat(reduced.remat, inner, time_limit=seconds, seed=seed, gap=2e-3)
-    plan = skeleton(problem.remat, reduced, found.sequence)
-    for outs_first in (True, False):
-        incumbent.offer(place(problem, plan, tier, incumbent.budget, outs_first), "reduction")
-    return found
+    largest = max(problem.remat.size[s] for s in choice.move)
+    rooms = [incumbent.budget - margin * largest for margin in MARGINS]
+    tier = tiers(problem, choice.move)
+    return [
+        Line(incumbent, tier, price, inner, seed)
+        for inner, margin in zip(rooms, MARGINS, strict=True)
+        if inner >= floor or margin == 0
+    ]
 
 
 def tiers(problem: TransferProblem, move: Iterable[int]) -> dict[int, int]:
