@@ -6,6 +6,7 @@ import time as clock
 from collections.abc import Iterable, Sequence
 
 from .bound import Choice, Turn, explore
+from .exact import exact, small
 from .incumbent import Incumbent
 from .line import Line
 from .problem import Action, TransferProblem
@@ -74,6 +75,20 @@ def solve(
     choices = explore(turn, 0.1 * time_limit)
     incumbent.raise_bound(choices[0].bound)
     candidates = _candidates(problem, turn, choices)
+    if small(problem):
+        known = incumbent.best
+        left = deadline - clock.monotonic()
+        found = exact(
+            problem,
+            limit,
+            None if known is None else known[1],
+            0 if known is None else known[0],
+            incumbent.bound,
+            0.8 * left,
+        )
+        if found.actions is not None:
+            incumbent.offer(found.actions, "exact")
+        incumbent.raise_bound(found.bound)
     # Half of the time to find out what to move, half to go on with the best.
     half = clock.monotonic() + 0.5 * (deadline - clock.monotonic())
     lines = [line for choice in candidates for line in _lines(incumbent, turn, choice, seed)]
