@@ -221,6 +221,11 @@ class Model:
         """When the processor is at each slot, each link free, each transfer through."""
         remat, model, now = self.problem.remat, self.model, self.now
         model.add(now[0] == 0)
+        # Implied, and what the linear relaxation would not see.
+        busy = sum(
+            remat.time[v] * self.run[t][v] for t in range(self.slots) for v in range(remat.count)
+        )
+        model.add(self.makespan >= busy)
         for t in range(self.slots):
             spent = sum(remat.time[v] * self.run[t][v] for v in range(remat.count))
             model.add(now[t + 1] >= now[t] + spent)

@@ -84,7 +84,7 @@ def solve(
             None if known is None else known[1],
             0 if known is None else known[0],
             incumbent.bound,
-            0.8 * left,
+            0.5 * left,
         )
         if found.actions is not None:
             incumbent.offer(found.actions, "exact")
