@@ -5,7 +5,7 @@ from __future__ import annotations
 import time as clock
 from collections.abc import Iterable, Sequence
 
-from .bound import Choice, Turn, explore
+from .bound import Choice, Turn, Weights, explore
 from .exact import exact, small
 from .incumbent import Incumbent
 from .line import Line
@@ -18,8 +18,8 @@ MARGINS = (2, 0, 6)
 LEAST_PRICE = 0.05
 # Candidates for what to move that are searched in full.
 MOST = 4
-# Most rounds of going on with the best of them.
-ROUNDS = 1000
+# Rounds without a better answer after which to end.
+STALE = 6
 
 
 def solve(
@@ -76,33 +76,39 @@ def solve(
     incumbent.raise_bound(choices[0].bound)
     candidates = _candidates(problem, turn, choices)
     if small(problem):
-        known = incumbent.best
-        left = deadline - clock.monotonic()
-        found = exact(
-            problem,
-            limit,
-            None if known is None else known[1],
-            0 if known is None else known[0],
-            incumbent.bound,
-            0.5 * left,
-        )
-        if found.actions is not None:
-            incumbent.offer(found.actions, "exact")
-        incumbent.raise_bound(found.bound)
-    # Half of the time to find out what to move, half to go on with the best.
-    half = clock.monotonic() + 0.5 * (deadline - clock.monotonic())
+        _exactly(incumbent, clock.monotonic() + 0.5 * (deadline - clock.monotonic()))
     lines = [line for choice in candidates for line in _lines(incumbent, turn, choice, seed)]
+    _run(incumbent, lines, deadline)
+    return incumbent.answer(began)
+
+
+def _exactly(incumbent: Incumbent, deadline: float) -> None:
+    """The full model, until the deadline."""
+    makespan, actions = incumbent.best[:2] if incumbent.best else (0, None)
+    left = deadline - clock.monotonic()
+    problem, limit, bound = incumbent.problem, incumbent.budget, incumbent.bound
+    found = exact(problem, limit, actions, makespan, bound, left)
+    if found.actions is not None:
+        incumbent.offer(found.actions, "exact")
+    incumbent.raise_bound(found.bound)
+
+
+def _run(incumbent: Incumbent, lines: list[Line], deadline: float) -> None:
+    """Half of the time to find out what to move, half to go on with the best."""
+    half = clock.monotonic() + 0.5 * (deadline - clock.monotonic())
     for left, line in zip(range(len(lines), 0, -1), lines, strict=True):
         if incumbent.done:
-            break
+            return
         line.begin((half - clock.monotonic()) / left)
-    lines = sorted((line for line in lines if line.tried), key=lambda line: line.value)
-    for round_ in range(ROUNDS):
-        for line in lines[: 1 if round_ % 2 else 3]:
-            if not incumbent.done and clock.monotonic() < deadline - 0.1:
-                line.go_on(deadline)
+    stale = 0
+    while stale < STALE:
         lines.sort(key=lambda line: line.value)
-    return incumbent.answer(began)
+        before = lines[0].value
+        for line in lines[: 1 if stale % 2 else 3]:
+            if incumbent.done or clock.monotonic() > deadline - 0.1:
+                return
+            line.go_on(deadline)
+        stale = 0 if min(line.value for line in lines) < before else stale + 1
 
 
 def _candidates(
@@ -111,11 +117,14 @@ def _candidates(
     """What to move, most promising first; None: nothing."""
     size = problem.remat.size
     fitting = [c for c in choices if c.bytes <= turn.capacity]
+    everything = turn.choose(Weights(turn.unit, turn.unit, 1))
     fitting.sort(key=lambda c: (c.makespan, sum(size[s] for s in c.move)))
     picked: dict[frozenset[int], Choice | None] = {}
     for choice in fitting:
         if len(picked) < MOST - 1:
             picked.setdefault(choice.move, choice)
+    if not picked:
+        picked[everything.move] = everything
     picked.setdefault(frozenset(), None)
     return list(picked.values())
 
