@@ -90,7 +90,7 @@ class Turn:
         self.can = np.zeros(len(size), np.bool_)
         for s in problem.movable:
             self.can[s] = bool(problem.tiers)
-        for s in np.flatnonzero(self.can):
+        for s in map(int, np.flatnonzero(self.can)):
             times = [(t.write_time(size[s]), t.read_time(size[s])) for t in problem.tiers]
             self.write[s] = min(w for w, _ in times) // count
             self.read[s] = min(r for _, r in times) // count

@@ -163,10 +163,10 @@ class Model:
                 used += (remat.workspace[v] + outputs) * self.run[t][v]
             self.model.add(used - sum(saved[t]) <= budget - remat.resident_bytes)
 
-    def _overwritten(self) -> list[list[cp_model.LinearExpr]]:
+    def _overwritten(self) -> list[list[cp_model.LinearExprT]]:
         """Bytes saved in each slot by an operator that overwrites an input that dies there."""
         remat, model = self.problem.remat, self.model
-        savings: list[list[cp_model.LinearExpr]] = [[] for _ in range(self.slots)]
+        savings: list[list[cp_model.LinearExprT]] = [[] for _ in range(self.slots)]
         crossing: dict[int, list[Literal]] = {}
         for v in range(remat.count):
             gain = remat.size[remat.writes[v][0]] if remat.writes[v] else 0
@@ -230,7 +230,8 @@ class Model:
             spent = sum(remat.time[v] * self.run[t][v] for v in range(remat.count))
             model.add(now[t + 1] >= now[t] + spent)
         for i, tier in enumerate(self.problem.tiers):
-            for ask, done in (("out", "out_done"), ("in", "in_done")):
+            directions: tuple[tuple[Kind, Kind], ...] = (("out", "out_done"), ("in", "in_done"))
+            for ask, done in directions:
                 pairs = [pair for pair in self.pairs if pair[1] == i]
                 took = tier.write_time if ask == "out" else tier.read_time
                 free = [model.new_int_var(0, horizon, "") for _ in range(self.slots + 1)]

@@ -23,7 +23,7 @@ class Action(NamedTuple):
     """
 
     kind: Kind
-    index: int
+    index: int  # type: ignore[assignment]  # hides tuple.index, which nobody wants here
     tier: int = 0
 
 

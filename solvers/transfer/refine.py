@@ -74,7 +74,7 @@ def best_placed(
 def keep(problem: TransferProblem, plan: Skeleton, load: Copy) -> Skeleton:
     """The plan in which the copy before ``load`` serves its readers too."""
     before = None
-    copies = []
+    copies: list[Copy] = []
     for copy in plan.copies:
         if copy is load:
             assert before is not None

@@ -122,10 +122,10 @@ def measure(problem: RematProblem, runs: tuple[int, ...], copies: tuple[Copy, ..
             continue
         first = problem.size[problem.writes[v][0]]
         for s in problem.reuse[v]:
-            copy = dying.get(p, {}).get(s)
-            if copy is None or s not in problem.reads[v] or problem.size[s] != first:
+            victim = dying.get(p, {}).get(s)
+            if victim is None or s not in problem.reads[v] or problem.size[s] != first:
                 continue
-            before = copy.made <= turn if copy.loaded else copy.made < turn
+            before = victim.made <= turn if victim.loaded else victim.made < turn
             if not (before and turn < p):
                 during[p] -= first
                 overwritten.add((p, s))
