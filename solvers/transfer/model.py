@@ -163,10 +163,10 @@ class Model:
                 used += (remat.workspace[v] + outputs) * self.run[t][v]
             self.model.add(used - sum(saved[t]) <= budget - remat.resident_bytes)
 
-    def _overwritten(self) -> list[list[cp_model.LinearExprT]]:
+    def _overwritten(self) -> list[list[cp_model.LinearExpr | int]]:
         """Bytes saved in each slot by an operator that overwrites an input that dies there."""
         remat, model = self.problem.remat, self.model
-        savings: list[list[cp_model.LinearExprT]] = [[] for _ in range(self.slots)]
+        savings: list[list[cp_model.LinearExpr | int]] = [[] for _ in range(self.slots)]
         crossing: dict[int, list[Literal]] = {}
         for v in range(remat.count):
             gain = remat.size[remat.writes[v][0]] if remat.writes[v] else 0
