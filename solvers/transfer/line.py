@@ -57,6 +57,8 @@ class Line:
         found = solve_remat(reduced.remat, self.inner, time_limit=most, seed=self.seed, gap=CLOSE)
         self.tried = True
         self._take(reduced, found.sequence, deadline)
+        if found.interrupted:
+            raise KeyboardInterrupt
 
     def go_on(self, deadline: float) -> None:
         """Better prices, and a search from the last order."""

@@ -91,9 +91,13 @@ class TransferSolution:
         ``"optimal"``, ``"feasible"``, ``"infeasible"`` (proved) or ``"unknown"``. With the last
         two, ``actions`` is the schedule of least peak that was found, and ``peak`` that peak.
     solver : str
-        Name of the solver.
+        What found it: ``"given order"``, ``"start"``, ``"exact"`` or ``"reduction"``.
+    least_peak : int
+        Least peak of any schedule that was seen, in bytes.
     seconds : float
         Time that the search took.
+    interrupted : bool
+        Did Ctrl-C end the search early? The best schedule until then is the answer.
     """
 
     actions: tuple[Action, ...] = field(repr=False)
@@ -102,7 +106,9 @@ class TransferSolution:
     lower_bound: int
     status: str
     solver: str
+    least_peak: int = 0
     seconds: float = field(default=0.0, compare=False)
+    interrupted: bool = field(default=False, compare=False)
 
     @property
     def gap(self) -> float:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import time as clock
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 
+from ..remat import warm_up
 from .bound import Choice, Turn, Weights, explore
 from .exact import exact, small
-from .incumbent import Incumbent
+from .incumbent import Incumbent, Progress
 from .line import Line
 from .problem import Action, TransferProblem
 from .solution import TransferSolution
@@ -18,6 +20,8 @@ MARGINS = (2, 0, 6)
 LEAST_PRICE = 0.05
 # Candidates for what to move that are searched in full.
 MOST = 4
+# Seconds to look for the least peak where nothing can fit.
+SOON = 4.0
 # Rounds without a better answer after which to end.
 STALE = 6
 
@@ -29,57 +33,75 @@ def solve(
     time_limit: float = 60.0,
     seed: int = 0,
     start: Sequence[Action] | None = None,
+    gap: float = 0.0,
+    progress: Progress | None = None,
 ) -> TransferSolution:
     """A fast schedule within ``budget`` bytes.
 
     Parameters
     ----------
     problem : TransferProblem
+        Its given order must be a valid schedule.
     budget : int or None
         Bytes in memory, residents included; None: no limit.
     time_limit : float
-        Seconds.
+        Seconds, without those that compiling the kernels takes once on a machine. It ends before,
+        where the answer is proved or nothing better turns up for a while.
     seed : int
         Equal seeds give equal answers, unless time runs out first.
     start : sequence of Action, optional
         A valid schedule to do better than, within the budget or not.
+    gap : float
+        An answer this close to the bound will do.
+    progress : callable, optional
+        Called as ``progress(seconds, makespan, peak, lower_bound)`` on each improvement.
 
     Returns
     -------
     TransferSolution
         Its actions pass `check` within the budget where its status is ``"optimal"`` or
-        ``"feasible"``.
+        ``"feasible"``. Ctrl-C during the search returns the best so far.
 
     Raises
     ------
     ScheduleError
         ``start`` is not valid, or the operators' given order is not.
     """
-    began = clock.monotonic()
-    deadline = began + time_limit
-    limit = 1 << 60 if budget is None else budget
-    incumbent = Incumbent(problem, limit)
+    warm_up()
+    writer = problem.remat.writer
+    made = frozenset(s for s in problem.movable if writer[s] >= 0)
+    problem = replace(problem, movable=made)  # residents stay
+    incumbent = Incumbent(problem, 1 << 60 if budget is None else budget, gap, progress)
+    deadline = incumbent.began + time_limit
+    incumbent.raise_bound(problem.remat.base_time)
     incumbent.offer([Action("run", v) for v in range(problem.remat.count)], "given order")
     if start is not None:
         incumbent.offer(start, "start")
-    incumbent.raise_bound(problem.remat.base_time)
     if incumbent.done or problem.remat.count == 0:
-        return incumbent.answer(began)
-    turn = Turn(problem, limit)
-    if limit < problem.remat.floor or not turn.fits():
-        # Nothing can fit; how little is in reach is wanted all the same, and soon.
-        everything = frozenset(s for s in problem.movable if problem.remat.writer[s] >= 0)
-        line = Line(incumbent, tiers(problem, everything), {}, 0, seed)
-        line.begin(min(4.0, deadline - clock.monotonic()))
-        return incumbent.answer(began, infeasible=True)
-    choices = explore(turn, 0.1 * time_limit)
+        return incumbent.answer()
+    turn = Turn(problem, incumbent.budget)
+    infeasible = incumbent.budget < problem.remat.floor or not turn.fits()
+    try:
+        if infeasible:
+            # How little is in reach is wanted all the same, and soon.
+            line = Line(incumbent, tiers(problem, problem.movable), {}, 0, seed)
+            line.begin(min(SOON, time_limit))
+        else:
+            _search(incumbent, turn, deadline, seed)
+    except KeyboardInterrupt:
+        return incumbent.answer(infeasible, interrupted=True)
+    return incumbent.answer(infeasible)
+
+
+def _search(incumbent: Incumbent, turn: Turn, deadline: float, seed: int) -> None:
+    problem = incumbent.problem
+    choices = explore(turn, 0.1 * (deadline - clock.monotonic()))
     incumbent.raise_bound(choices[0].bound)
-    candidates = _candidates(problem, turn, choices)
     if small(problem):
         _exactly(incumbent, clock.monotonic() + 0.5 * (deadline - clock.monotonic()))
+    candidates = _candidates(problem, turn, choices)
     lines = [line for choice in candidates for line in _lines(incumbent, turn, choice, seed)]
     _run(incumbent, lines, deadline)
-    return incumbent.answer(began)
 
 
 def _exactly(incumbent: Incumbent, deadline: float) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fxmem.solvers.transfer import TransferProblem, check, solve
-from tests.solvers.transfer.transfer_cases import problems
+from fxmem.solvers.transfer import Action, ScheduleError, TransferProblem, check, solve
+from tests.solvers.transfer.transfer_cases import mixed, problems
 
 
 @settings(max_examples=25, deadline=None)
@@ -24,3 +27,55 @@ def test_answers_are_valid(problem: TransferProblem, share: float) -> None:
         assert (answer.status == "optimal") == (answer.lower_bound == answer.makespan)
     else:
         assert replay.peak > budget
+
+
+def test_a_start_is_never_lost_and_progress_is_told() -> None:
+    problem, budget = mixed(0)
+    first = solve(problem, budget, time_limit=2)
+    told: list[tuple[float, int, int, int]] = []
+    again = solve(
+        problem, budget, time_limit=0.2, start=first.actions, progress=lambda *row: told.append(row)
+    )
+    assert again.makespan == first.makespan
+    assert (again.solver, again.actions) == ("start", first.actions)
+    assert [row[1:] for row in told] == [(first.makespan, first.peak, problem.remat.base_time)]
+
+
+def test_an_invalid_start_is_refused() -> None:
+    problem, budget = mixed(0)
+    with pytest.raises(ScheduleError, match="operator 6 never runs"):
+        solve(problem, budget, start=[Action("run", v) for v in range(6)])
+
+
+def test_close_enough_ends_at_once() -> None:
+    problem, budget = mixed(1)
+    first = solve(problem, budget, time_limit=2)
+    answer = solve(problem, budget, start=first.actions, gap=0.5, time_limit=60)
+    assert answer.seconds < 1
+    assert answer.status == "feasible"
+    assert answer.makespan <= 1.5 * answer.lower_bound
+
+
+def test_without_a_limit_nothing_is_done() -> None:
+    problem, _ = mixed(2)
+    answer = solve(problem, None)
+    assert answer.actions == tuple(Action("run", v) for v in range(problem.remat.count))
+    assert (answer.status, answer.makespan) == ("optimal", problem.remat.base_time)
+
+
+def test_what_cannot_fit_is_proved_so_and_the_least_is_told() -> None:
+    problem, _ = mixed(3)
+    floor = problem.remat.floor
+    answer = solve(problem, floor - 1, time_limit=1)
+    assert answer.status == "infeasible"
+    assert answer.least_peak == answer.peak == check(problem, answer.actions).peak == floor
+
+
+def test_residents_stay() -> None:
+    problem, budget = mixed(4)
+    size = (*problem.remat.size, 7)
+    remat = replace(problem.remat, size=size)
+    more = replace(problem, remat=remat, movable=problem.movable | {len(size) - 1})
+    answer = solve(more, budget, time_limit=1)
+    assert len(size) - 1 not in answer.moved
+    assert check(more, answer.actions, budget).makespan == answer.makespan
