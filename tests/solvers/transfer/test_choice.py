@@ -78,3 +78,17 @@ def test_below_what_recomputing_can_reach() -> None:
     least = solve(problem, 1000, time_limit=4)
     assert least.status == "infeasible"
     assert least.peak == remat.floor
+
+
+def test_a_small_fast_tier_and_a_large_slow_one_are_both_used() -> None:
+    remat = replace(layers(12, 1000), once=frozenset(range(25)))
+    tiers = (
+        Tier("disk", 250_000_000, 250_000_000),
+        Tier("host", 10**10, 10**10, capacity=3500),
+    )
+    problem = TransferProblem(remat, tiers, frozenset(range(24)))
+    answer = solve(problem, 4000, time_limit=4)
+    replay = check(problem, answer.actions, 4000)
+    assert replay.makespan == answer.makespan >= answer.lower_bound
+    assert 0 < replay.tier_peak[1] <= 3500
+    assert replay.tier_peak[0] > 0
