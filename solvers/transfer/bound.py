@@ -47,7 +47,7 @@ class Choice:
     move, save : frozenset of int
         Storages on a tier, and in memory, while the turn runs.
     bytes : int
-        Of ``save``, beyond what the turn itself holds.
+        Of ``save``, beyond what the turn itself holds; -1: not known.
     makespan : int
         If all transfers hide as far as they can.
     weights : Weights

@@ -20,6 +20,8 @@ MARGINS = (2, 0, 6)
 LEAST_PRICE = 0.05
 # Candidates for what to move that are searched in full.
 MOST = 4
+# Shares of the compute time that the links may be taken, where not all can be hidden.
+SHARES = (1.0, 0.6)
 # Seconds to look for the least peak where nothing can fit.
 SOON = 4.0
 # Rounds without a better answer after which to end.
@@ -147,8 +149,36 @@ def _candidates(
             picked.setdefault(choice.move, choice)
     if not picked:
         picked[everything.move] = everything
+    for choice in [c for c in (*picked.values(), everything) if c is not None]:
+        for share in SHARES:
+            part = _hidden(problem, turn, choice.move, share)
+            if part and len(picked) < MOST - (frozenset() not in picked):
+                picked.setdefault(part, replace(choice, move=part, bytes=-1))
     picked.setdefault(frozenset(), None)
     return list(picked.values())
+
+
+def _hidden(
+    problem: TransferProblem, turn: Turn, move: frozenset[int], share: float
+) -> frozenset[int]:
+    """What of ``move`` the links have time for within ``share`` of the compute time.
+
+    Equal layers look alike to a cut, which moves all of them or none. First comes what took
+    longest to compute for its time on the links, then what was made first: it is wanted last.
+    """
+    remat, part = problem.remat, set()
+    room = [share * turn.forward, share * turn.backward]
+
+    def worth(s: int) -> tuple[float, int]:
+        links = int(turn.write[s] + turn.read[s])
+        return -remat.time[remat.writer[s]] / max(1, links), remat.writer[s]
+
+    for s in sorted(move, key=worth):
+        left = [room[0] - int(turn.write[s]), room[1] - int(turn.read[s])]
+        if min(left) >= 0:
+            part.add(s)
+            room = left
+    return frozenset(part)
 
 
 def _lines(incumbent: Incumbent, turn: Turn, choice: Choice | None, seed: int) -> list[Line]:
@@ -163,11 +193,12 @@ def _lines(incumbent: Incumbent, turn: Turn, choice: Choice | None, seed: int) -
         links += (unit - weights.after) * int(turn.read[s])
         price[s] = max(1, links // unit, int(LEAST_PRICE * turn.read[s]))
     largest = max(problem.remat.size[s] for s in choice.move)
-    rooms = [incumbent.budget - margin * largest for margin in MARGINS]
+    margins = MARGINS if choice.bytes >= 0 else (0,)
+    rooms = [incumbent.budget - margin * largest for margin in margins]
     tier = tiers(problem, choice.move)
     return [
         Line(incumbent, tier, price, inner, seed)
-        for inner, margin in zip(rooms, MARGINS, strict=True)
+        for inner, margin in zip(rooms, margins, strict=True)
         if inner >= floor or margin == 0
     ]
 
