@@ -145,6 +145,26 @@ def _free(graph: fx.Graph) -> set[fx.Node]:
     return free
 
 
+def _differentiable(joint: fx.GraphModule, loss: fx.Node) -> set[fx.Node]:
+    """What autograd has a node for: on a way from a value with a gradient to the loss.
+
+    Anything else, such as the new value of a buffer, bears the number of a neighbour.
+    """
+    wanted = {d.grad_of for _, d in _outputs(joint) if isinstance(d, GradAOTOutput)}
+    needs = {n for n in joint.graph.find_nodes(op="placeholder") if n.meta.get("desc") in wanted}
+    for node in joint.graph.nodes:
+        if any(a in needs for a in node.all_input_nodes):
+            needs.add(node)
+    reached: set[fx.Node] = set()
+    waiting = [loss]
+    while waiting:
+        node = waiting.pop()
+        if node in needs and node not in reached:
+            reached.add(node)
+            waiting.extend(node.all_input_nodes)
+    return reached
+
+
 class _Cutter:
     """The joint graph, the stage of each node, and the values that cross each cut."""
 
@@ -182,10 +202,13 @@ class _Cutter:
         while _follows(loss):
             loss = loss.all_input_nodes[0]
         stage[loss] = self.last
+        differentiable = _differentiable(self.joint, loss)
         for node in self.nodes:  # a cut must never lead back
             if node in stage:
                 earlier = [stage[b] for b in self._bases(node) if b in stage]
                 stage[node] = max([stage[node], *earlier])
+                if node not in differentiable:
+                    continue
                 number = node.meta.get("seq_nr")
                 by_sequence[number] = max(by_sequence.get(number, 0), stage[node])
             elif is_item(node) and node.all_input_nodes[0] in stage:
