@@ -78,12 +78,17 @@ class Loss(nn.Module):
         return first + self.inner(x).square().sum()
 
 
-@pytest.mark.parametrize("name", MODULES)
-def test_no_gradient_is_copied_beyond_the_plan(name: str) -> None:
+def _made(name: str) -> tuple[Loss, Tensor]:
+    """Not copied: a deep copy closes the gaps in a weight, and may then round otherwise."""
     torch.manual_seed(0)
     inner, x = MODULES[name]()
-    module = Loss(inner)
-    eager = copy.deepcopy(module)
+    return Loss(inner), x
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_no_gradient_is_copied_beyond_the_plan(name: str) -> None:
+    module, x = _made(name)
+    eager, _ = _made(name)
     eager(x).backward()
     fitted = fxmem.optimize(module, None)
     fitted(x).backward()
