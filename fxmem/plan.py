@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from .measure import MeasuredStep
     from .picture import StepPicture
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 #: What bytes are held for, in the order in which they are stacked in pictures.
 CATEGORIES = (
@@ -85,6 +85,43 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """One transfer between memory and a slower tier.
+
+    Attributes
+    ----------
+    value : str
+        Node of the traced graph.
+    tier : str
+    direction : str
+        ``"out"`` or ``"in"``.
+    bytes : int
+    asked, done : int
+        Numbers in the sequence of the operators before which it is asked for and waited for.
+    start, end : float
+        When its link works on it, in seconds from the start of the step; predicted.
+    stall : float
+        Seconds that the step waits for it.
+    """
+
+    value: str
+    tier: str
+    direction: str
+    bytes: int
+    asked: int
+    done: int
+    start: float
+    end: float
+    stall: float
+
+    def hides_behind(self, plan: Plan) -> tuple[str, ...]:
+        """The operators that run meanwhile."""
+        return tuple(
+            m.name for m in plan.timeline if m.start < self.end and m.start + m.seconds > self.start
+        )
+
+
+@dataclass(frozen=True)
 class Plan:
     """A schedule in the graph's own names, with its prediction and its bound.
 
@@ -118,6 +155,8 @@ class Plan:
     stages : tuple
         Cut points over several devices: the operators at which a further stage begins. Empty
         on one.
+    transfers : tuple of Transfer
+        In the order in which they are asked for.
     pool : ArenaPlan or None
         Offsets of what the step asks for, when it runs in one arena.
     picture : StepPicture or None
@@ -141,6 +180,7 @@ class Plan:
     graph_hash: str
     seed: int = 0
     stages: tuple[Any, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
     pool: ArenaPlan | None = None
     picture: StepPicture | None = None
     version: int = field(default=PLAN_VERSION)
@@ -161,6 +201,9 @@ class Plan:
         again = {n: d.times for n, d in self.decisions.items() if isinstance(d, Recompute)}
         kept_bytes = sum(self.value_bytes[n] for n in kept)
         again_bytes = sum(self.value_bytes[n] for n in again)
+        moved = [n for n, d in self.decisions.items() if isinstance(d, Offload)]
+        moved_bytes = sum(self.value_bytes[n] for n in moved)
+        stall = sum(t.stall for t in self.transfers)
         limit = "none" if self.budget_bytes is None else format_bytes(self.budget_bytes)
         arena = "none"
         if self.pool is not None:
@@ -177,6 +220,8 @@ class Plan:
                 f"kept        {len(kept)} values, {format_bytes(kept_bytes)}",
                 f"recomputed  {len(again)} values, {format_bytes(again_bytes)}, "
                 f"{sum(again.values())} runs",
+                f"moved       {len(moved)} values, {format_bytes(moved_bytes)}, "
+                f"{len(self.transfers)} transfers, {stall * 1e3:.1f} ms waited for",
                 f"time        {self.seconds * 1e3:.1f} ms predicted, {self.overhead:+.1%} "
                 f"over {self.baseline_seconds * 1e3:.1f} ms",
                 f"arena       {arena}",

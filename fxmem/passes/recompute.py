@@ -38,8 +38,8 @@ def recompute(
         How many of the graph's outputs belong to the forward part.
     sequence : sequence of fx.Node, Move or None
         Operators of ``joint``, some more than once, and what is moved out and back between them;
-        None stands for the turn from forward to backward. Views are no operators: they are made anew from the
-        latest copy of their storage just before each use.
+        None stands for the turn from forward to backward. Views are no operators: they are made
+        anew from the latest copy of their storage just before each use.
     overwritten : sequence of fx.Node
         Placeholders that are written to once the forward part is over; what runs after the
         turn reads a copy of their old values.
