@@ -15,7 +15,7 @@ from .lower import NANOSECONDS, Lowered
 from .passes.transfers import Move, is_movable
 from .plan import Transfer
 from .scheduling import CLOSE, blockers
-from .solvers.remat import RematSolution
+from .solvers.remat import RematProblem, RematSolution
 from .solvers.transfer import Action, Replay, TransferProblem, TransferSolution, check, solve
 from .trace import StepTrace
 
@@ -24,6 +24,11 @@ if TYPE_CHECKING:
 
 # Less is not worth a transfer: its latency is that of many small operators.
 _LEAST_BYTES = 16 * 1024
+
+# The schedule of least peak that any search has found, by problem: a budget that an error named
+# must be met when it is asked for, whatever the next search finds.
+_LEAST: dict[RematProblem, tuple[int, tuple[Action, ...]]] = {}
+_MOST_REMEMBERED = 32
 
 
 @dataclass(frozen=True)
@@ -70,12 +75,15 @@ def find_moves(lowered: Lowered, trace: StepTrace, budget: int, options: Options
         max(0, budget - held_back),
         time_limit=options.time_limit,
         seed=options.seed,
+        start=_LEAST[lowered.problem][1] if lowered.problem in _LEAST else None,
         gap=CLOSE,
         progress=tell,
     )
+    _remember(lowered.problem, found)
     solution = _operators_of(found, history)
     if found.status not in ("optimal", "feasible"):
-        least = found.least_peak + held_back if found.actions else None
+        known = _LEAST.get(lowered.problem)
+        least = known[0] + held_back if known else None
         raise InfeasibleBudget(budget, least, blockers(lowered, solution))
     replay = check(problem, found.actions)
     return Moved(
@@ -83,6 +91,14 @@ def find_moves(lowered: Lowered, trace: StepTrace, budget: int, options: Options
         tuple(_order(lowered, values, tier.name, found.actions, replay)),
         tuple(_transfers(values, tier.name, found.actions, replay)),
     )
+
+
+def _remember(problem: RematProblem, found: TransferSolution) -> None:
+    """Keep the schedule if its peak is the least so far."""
+    if found.actions and (problem not in _LEAST or found.peak < _LEAST[problem][0]):
+        while len(_LEAST) >= _MOST_REMEMBERED:
+            del _LEAST[next(iter(_LEAST))]
+        _LEAST[problem] = (found.peak, found.actions)
 
 
 def movable(lowered: Lowered, trace: StepTrace) -> dict[int, fx.Node]:

@@ -204,6 +204,12 @@ class Plan:
         moved = [n for n, d in self.decisions.items() if isinstance(d, Offload)]
         moved_bytes = sum(self.value_bytes[n] for n in moved)
         stall = sum(t.stall for t in self.transfers)
+        moved_line = []
+        if self.transfers:
+            moved_line = [
+                f"moved       {len(moved)} values, {format_bytes(moved_bytes)}, "
+                f"{len(self.transfers)} transfers, {stall * 1e3:.1f} ms waited for"
+            ]
         limit = "none" if self.budget_bytes is None else format_bytes(self.budget_bytes)
         arena = "none"
         if self.pool is not None:
@@ -220,8 +226,7 @@ class Plan:
                 f"kept        {len(kept)} values, {format_bytes(kept_bytes)}",
                 f"recomputed  {len(again)} values, {format_bytes(again_bytes)}, "
                 f"{sum(again.values())} runs",
-                f"moved       {len(moved)} values, {format_bytes(moved_bytes)}, "
-                f"{len(self.transfers)} transfers, {stall * 1e3:.1f} ms waited for",
+                *moved_line,
                 f"time        {self.seconds * 1e3:.1f} ms predicted, {self.overhead:+.1%} "
                 f"over {self.baseline_seconds * 1e3:.1f} ms",
                 f"arena       {arena}",

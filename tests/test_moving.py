@@ -165,7 +165,10 @@ def test_a_read_that_fails_in_backward(fitted, monkeypatch) -> None:
 def test_a_budget_that_nothing_meets(least, tmp_path) -> None:
     with pytest.raises(fxmem.InfeasibleBudget) as caught:
         fxmem.optimize(made(), 1, (X,), offload=tmp_path, time_limit=1)
-    assert caught.value.minimum_bytes < least
+    minimum = caught.value.minimum_bytes
+    assert minimum < least
+    fitted = fxmem.optimize(made(), minimum, (X,), offload=tmp_path, time_limit=1)
+    assert fitted.plan.peak_bytes <= minimum
 
 
 def test_what_cannot_be(tmp_path) -> None:
