@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .arena_plan import ArenaPlan
-from .budget import format_bytes
 from .errors import PlanMismatch
 from .store import read_json, write_json
 
@@ -197,43 +196,9 @@ class Plan:
 
     def summary(self) -> str:
         """The plan in a few lines."""
-        kept = [n for n, d in self.decisions.items() if isinstance(d, Keep)]
-        again = {n: d.times for n, d in self.decisions.items() if isinstance(d, Recompute)}
-        kept_bytes = sum(self.value_bytes[n] for n in kept)
-        again_bytes = sum(self.value_bytes[n] for n in again)
-        moved = [n for n, d in self.decisions.items() if isinstance(d, Offload)]
-        moved_bytes = sum(self.value_bytes[n] for n in moved)
-        stall = sum(t.stall for t in self.transfers)
-        moved_line = []
-        if self.transfers:
-            moved_line = [
-                f"moved       {len(moved)} values, {format_bytes(moved_bytes)}, "
-                f"{len(self.transfers)} transfers, {stall * 1e3:.1f} ms waited for"
-            ]
-        limit = "none" if self.budget_bytes is None else format_bytes(self.budget_bytes)
-        arena = "none"
-        if self.pool is not None:
-            arena = (
-                f"{format_bytes(self.pool.arena_bytes)}, {self.pool.ratio:.3f} of what lives at "
-                f"once; {self.pool.share:.1%} of the bytes asked for"
-            )
-        return "\n".join(
-            (
-                f"budget      {limit}",
-                f"peak        {format_bytes(self.peak_bytes)} predicted, "
-                f"{format_bytes(self.baseline_peak_bytes)} with everything kept",
-                f"residents   {format_bytes(self.resident_bytes)}",
-                f"kept        {len(kept)} values, {format_bytes(kept_bytes)}",
-                f"recomputed  {len(again)} values, {format_bytes(again_bytes)}, "
-                f"{sum(again.values())} runs",
-                *moved_line,
-                f"time        {self.seconds * 1e3:.1f} ms predicted, {self.overhead:+.1%} "
-                f"over {self.baseline_seconds * 1e3:.1f} ms",
-                f"arena       {arena}",
-                f"quality     {self.status} by {self.solver}, at most {self.gap:.2%} "
-                f"above the bound",
-            )
-        )
+        from .summary import summarise
+
+        return summarise(self)
 
     def peak_moment(self) -> Moment | None:
         """The operator at which the predicted peak lies."""

@@ -9,6 +9,7 @@ import statistics
 import time
 from collections.abc import Callable
 from functools import cache as remember
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,11 +71,15 @@ def _round_trip(directory: str, size: int) -> tuple[float, float]:
     rows = []
     for _ in range(_REPEATS + 1):
         ticket, out = _timed(lambda: wait_out(copy_out(value, directory, "a trial"), value))
-        _, back = _timed(lambda t=ticket: wait_in(t, copy_in(t, (size,), (1,), torch.uint8)))
+        _, back = _timed(partial(_read_back, ticket, size))
         rows.append((out, back))
         del ticket
     outs, backs = zip(*rows[1:], strict=True)  # the first makes the file
     return statistics.median(outs), statistics.median(backs)
+
+
+def _read_back(ticket: torch.Tensor, size: int) -> torch.Tensor:
+    return wait_in(ticket, copy_in(ticket, (size,), (1,), torch.uint8))
 
 
 def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
