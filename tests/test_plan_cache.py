@@ -181,7 +181,7 @@ SCRIPT = """
 import time, torch, fxmem
 from tests.modules import make
 torch.set_num_threads(1)
-case, told = make("transformer"), []
+case, told = make("no dropout"), []
 began = time.monotonic()
 fxmem.optimize(case.module, 0.8, case.args, time_limit=2.0,
                progress=lambda stage, _: told.append(stage))
