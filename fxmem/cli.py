@@ -26,6 +26,7 @@ from .cli_parts import (
     Seed,
     SolverOption,
     TimeLimit,
+    TraceOption,
     load_model,
     told,
     write_file,
@@ -58,6 +59,7 @@ def plan(
     as_json: Json = False,
     save: Annotated[Path | None, typer.Option(help="Write the whole plan as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw memory over time (.svg, .png).")] = None,
+    trace: TraceOption = None,
 ) -> None:
     """Plan a training step and say what it will take."""
     with told():
@@ -81,6 +83,8 @@ def plan(
             write_file(save, found.save, quiet=as_json)
         if plot is not None:
             write_file(plot, found.plot, quiet=as_json)
+        if trace is not None:
+            write_file(trace, found.trace, quiet=as_json)
 
 
 @app.command()

@@ -35,6 +35,12 @@ SolverOption = Annotated[str, typer.Option(help="A name from fxmem.solvers.remat
 DeviceOption = Annotated[
     str | None, typer.Option(help="Plan for this device, here or not: h100, rtx4090, ...")
 ]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", help="Write memory over time: .json for Perfetto, .pickle for PyTorch's viewer."
+    ),
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 TimeLimit = Annotated[float, typer.Option(min=0.0, help="Seconds for the solver.")]
 Seed = Annotated[int, typer.Option(help="Of the solver, and of random weights.")]

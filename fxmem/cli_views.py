@@ -23,6 +23,7 @@ from .cli_parts import (
     Seed,
     SolverOption,
     TimeLimit,
+    TraceOption,
     load_model,
     told,
     write_file,
@@ -95,6 +96,7 @@ def render(
     level: Annotated[
         str | None, typer.Option(help="layers, modules or operators; by size if left out.")
     ] = None,
+    trace: TraceOption = None,
     device: DeviceOption = None,
     optimizer: OptimizerOption = None,
     solver: SolverOption = "auto",
@@ -105,6 +107,8 @@ def render(
     with told():
         plan = _planned(model, budget, device, optimizer, solver, time_limit, seed)
         write_file(path, lambda where: plan.render(where, level))
+        if trace is not None:
+            write_file(trace, plan.trace)
 
 
 def report(

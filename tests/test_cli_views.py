@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
 
 import pytest
 from typer.testing import CliRunner
@@ -68,6 +69,29 @@ def test_render_and_report_take_a_model_or_a_saved_plan(workplace):
     assert "<html" in (workplace / "again.html").read_text()
 
 
+def test_plan_and_render_write_the_trace_that_the_plan_writes(workplace):
+    saved = ("--solver", "greedy", "-b", "0.9", "--save", "plan.json")
+    planned = run("plan", TINY, *saved, "--trace", "made/trace.json")
+    assert planned.exit_code == 0, planned.output
+    assert "wrote made/trace.json" in planned.stdout.replace("\\", "/")
+    drawn = run("render", "plan.json", "graph.dot", "--trace", "made/trace.pickle")
+    assert drawn.exit_code == 0, drawn.output
+    for file, read in (("trace.json", json.loads), ("trace.pickle", pickle.loads)):
+        fxmem.Plan.load("plan.json").trace(file)
+        assert read((workplace / "made" / file).read_bytes()) == read(
+            (workplace / file).read_bytes()
+        )
+
+
+def test_a_trace_beside_json_leaves_json_alone(workplace):
+    result = run("plan", TINY, "--time-limit", "1", "--json", "--trace", "trace.json")
+    row = json.loads(result.stdout)
+    events = json.loads((workplace / "trace.json").read_text())["traceEvents"]
+    held = [sum(e["args"].values()) for e in events if e["ph"] == "C"]
+    assert row["budget_bytes"] is None and held
+    assert "wrote trace.json" in result.stderr
+
+
 @pytest.mark.parametrize("level", ["layers", "modules", "operators"])
 def test_render_at_each_level(workplace, level):
     assert run("render", TINY, "graph.dot", "--level", level).exit_code == 0
@@ -94,6 +118,7 @@ def test_devices_are_those_here_and_those_on_data_sheets():
         (("render", "missing.json", "graph.svg"), 1, "missing.json"),
         (("report", TINY, "page.html", "-b", "1KiB", "--time-limit", "1"), 1, "no plan fits"),
         (("render", TINY), 2, "path"),
+        (("plan", TINY, "--time-limit", "1", "--trace", "trace.bmp"), 1, "trace.bmp"),
         (("plan", TINY, "--solver", "magic"), 1, "magic"),
         (("report", "tests.factories:broken"), 1, "ZeroDivisionError"),
     ],
