@@ -19,7 +19,7 @@ from .pool import kind_of
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from fxmem.compare import Comparison
+    from fxmem.comparison import Comparison
 
 # Solvers are told apart by the sign too.
 _SIGNS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "pentagon", "star", "x",

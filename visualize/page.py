@@ -26,7 +26,7 @@ from .memory import charged
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from fxmem.compare import Comparison
+    from fxmem.comparison import Comparison
 
 
 _MOST_INLINE = 4000  # runs; the picture of more takes seconds to open
