@@ -63,6 +63,9 @@ def optimize(
         A name from ``fxmem.solvers.remat.SOLVERS``.
     backend : {"eager", "inductor"}
         Run our graphs operator by operator, or compile them further.
+    offload : str or Path, optional
+        A directory on disk: values may be moved there and back where that takes less time than
+        computing them again. For modules on the CPU.
     pool : bool
         Write over inputs that die, and take the step's memory from one arena, at offsets
         chosen ahead of time.
@@ -92,8 +95,8 @@ def optimize(
         raise FxmemError("budgets for several devices are not supported yet; give one budget.")
     if backend not in BACKENDS:
         raise FxmemError(f"backend={backend!r} is not known; give one of {', '.join(BACKENDS)}.")
-    if offload is not None:
-        raise FxmemError("offload is not supported yet; leave it out.")
+    if offload is not None and backend != "eager":
+        raise FxmemError(f"offload works with backend='eager', not with {backend!r}.")
     options = Options(
         budget=Budget.parse(budget),
         costs=_cost_table(costs, model, cache, progress),
@@ -102,6 +105,7 @@ def optimize(
         # Inductor chooses by itself what to write over.
         reuse=pool and backend != "inductor",
         pool=pool,
+        offload=_directory(offload, model),
         seed=seed,
         cache=cache,
         progress=progress,
@@ -120,6 +124,7 @@ def plan(
     device: str | Device | None = None,
     optimizer: torch.optim.Optimizer | str | None = None,
     solver: str = "auto",
+    offload: str | Path | None = None,
     pool: bool = True,
     time_limit: float = 30.0,
     costs: str | CostTable = "measured",
@@ -133,7 +138,7 @@ def plan(
     ----------
     model : torch.nn.Module
         May be built under ``torch.device("meta")``.
-    budget, optimizer, solver, pool, time_limit, costs, cache, progress, seed
+    budget, optimizer, solver, offload, pool, time_limit, costs, cache, progress, seed
         As for `optimize`.
     example_inputs : tuple or dict
         Real or meta tensors; only their shapes and dtypes count.
@@ -155,6 +160,7 @@ def plan(
         solver=solver,
         time_limit=time_limit,
         reuse=pool,
+        offload=_directory(offload, model),
         seed=seed,
         cache=cache,
         progress=progress,
@@ -237,6 +243,29 @@ def _rehearse_on_fakes(
                 table.update({k: fake(v) for k, v in table.items() if v is not None})
         session.residents = Holder(twin, optimizer)
         fit(twin, session).rehearse(tree_map_only(torch.Tensor, fake, inputs))
+
+
+def _directory(offload: str | Path | None, model: torch.nn.Module) -> str | None:
+    """The directory of the disk tier.
+
+    Raises
+    ------
+    FxmemError
+        There is no such tier for the module's device.
+    """
+    if offload is None:
+        return None
+    kinds = {t.device.type for t in (*model.parameters(), *model.buffers())} - {"meta"}
+    if kinds - {"cpu"}:
+        where = ", ".join(sorted(kinds))
+        raise FxmemError(f"offload moves values of modules on the CPU; this one is on {where}.")
+    if str(offload) == "host":
+        raise FxmemError(
+            'offload="host" is for devices with memory of their own; on the CPU give a directory.'
+        )
+    if not Path(offload).is_dir():
+        raise FxmemError(f"offload={str(offload)!r} is no directory; make it, or give another.")
+    return str(Path(offload).absolute())
 
 
 def _cost_table(

@@ -74,8 +74,8 @@ class InfeasibleBudget(FxmemError, ValueError):
                 shown.append(f"{len(largest) - _BLOCKERS_SHOWN} more")
             lines.append(f"In the way: {', '.join(shown)}.")
         lines.append(
-            f'What to do: {advice}; or make the batch smaller; or pass offload="host"; or use an '
-            "optimizer with less state."
+            f"What to do: {advice}; or make the batch smaller; or let values be moved to a "
+            "directory on disk with offload=...; or use an optimizer with less state."
         )
         return "\n".join(lines)
 
@@ -106,3 +106,7 @@ class BudgetWarning(UserWarning):
 
 class PipelineError(FxmemError):
     """A step over several processes broke off: another rank failed, hung or went away."""
+
+
+class TransferError(FxmemError):
+    """A value could not be moved to slower memory or back; the step is lost, the next one works."""

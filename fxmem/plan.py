@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from .arena_plan import ArenaPlan
-from .budget import format_bytes
 from .errors import PlanMismatch
 from .store import read_json, write_json
 
@@ -16,7 +15,7 @@ if TYPE_CHECKING:
     from .measure import MeasuredStep
     from .picture import StepPicture
 
-PLAN_VERSION = 2
+PLAN_VERSION = 3
 
 #: What bytes are held for, in the order in which they are stacked in pictures.
 CATEGORIES = (
@@ -85,6 +84,43 @@ class Moment:
 
 
 @dataclass(frozen=True)
+class Transfer:
+    """One transfer between memory and a slower tier.
+
+    Attributes
+    ----------
+    value : str
+        Node of the traced graph.
+    tier : str
+    direction : str
+        ``"out"`` or ``"in"``.
+    bytes : int
+    asked, done : int
+        Numbers in the sequence of the operators before which it is asked for and waited for.
+    start, end : float
+        When its link works on it, in seconds from the start of the step; predicted.
+    stall : float
+        Seconds that the step waits for it.
+    """
+
+    value: str
+    tier: str
+    direction: str
+    bytes: int
+    asked: int
+    done: int
+    start: float
+    end: float
+    stall: float
+
+    def hides_behind(self, plan: Plan) -> tuple[str, ...]:
+        """The operators that run meanwhile."""
+        return tuple(
+            m.name for m in plan.timeline if m.start < self.end and m.start + m.seconds > self.start
+        )
+
+
+@dataclass(frozen=True)
 class Plan:
     """A schedule in the graph's own names, with its prediction and its bound.
 
@@ -118,6 +154,8 @@ class Plan:
     stages : tuple
         Cut points over several devices: the operators at which a further stage begins. Empty
         on one.
+    transfers : tuple of Transfer
+        In the order in which they are asked for.
     pool : ArenaPlan or None
         Offsets of what the step asks for, when it runs in one arena.
     picture : StepPicture or None
@@ -141,6 +179,7 @@ class Plan:
     graph_hash: str
     seed: int = 0
     stages: tuple[Any, ...] = ()
+    transfers: tuple[Transfer, ...] = ()
     pool: ArenaPlan | None = None
     picture: StepPicture | None = None
     version: int = field(default=PLAN_VERSION)
@@ -157,33 +196,9 @@ class Plan:
 
     def summary(self) -> str:
         """The plan in a few lines."""
-        kept = [n for n, d in self.decisions.items() if isinstance(d, Keep)]
-        again = {n: d.times for n, d in self.decisions.items() if isinstance(d, Recompute)}
-        kept_bytes = sum(self.value_bytes[n] for n in kept)
-        again_bytes = sum(self.value_bytes[n] for n in again)
-        limit = "none" if self.budget_bytes is None else format_bytes(self.budget_bytes)
-        arena = "none"
-        if self.pool is not None:
-            arena = (
-                f"{format_bytes(self.pool.arena_bytes)}, {self.pool.ratio:.3f} of what lives at "
-                f"once; {self.pool.share:.1%} of the bytes asked for"
-            )
-        return "\n".join(
-            (
-                f"budget      {limit}",
-                f"peak        {format_bytes(self.peak_bytes)} predicted, "
-                f"{format_bytes(self.baseline_peak_bytes)} with everything kept",
-                f"residents   {format_bytes(self.resident_bytes)}",
-                f"kept        {len(kept)} values, {format_bytes(kept_bytes)}",
-                f"recomputed  {len(again)} values, {format_bytes(again_bytes)}, "
-                f"{sum(again.values())} runs",
-                f"time        {self.seconds * 1e3:.1f} ms predicted, {self.overhead:+.1%} "
-                f"over {self.baseline_seconds * 1e3:.1f} ms",
-                f"arena       {arena}",
-                f"quality     {self.status} by {self.solver}, at most {self.gap:.2%} "
-                f"above the bound",
-            )
-        )
+        from .summary import summarise
+
+        return summarise(self)
 
     def peak_moment(self) -> Moment | None:
         """The operator at which the predicted peak lies."""

@@ -8,7 +8,7 @@ from typing import Any
 
 from .arena_plan import ArenaPlan
 from .picture import PHASES, StepPicture
-from .plan import CATEGORIES, Decision, Keep, Moment, Offload, Plan, Recompute
+from .plan import CATEGORIES, Decision, Keep, Moment, Offload, Plan, Recompute, Transfer
 
 _DECISIONS = {"Keep": Keep, "Recompute": Recompute, "Offload": Offload}
 
@@ -22,6 +22,7 @@ def to_row(plan: Plan) -> dict[str, Any]:
     row["decisions"] = {
         name: {"kind": type(d).__name__, **asdict(d)} for name, d in plan.decisions.items()
     }
+    row["transfers"] = [list(asdict(t).values()) for t in plan.transfers]
     row["timeline"] = [list(asdict(m).values()) for m in plan.timeline]
     return row
 
@@ -36,6 +37,8 @@ def from_row(row: Any) -> Plan:
     """
     if isinstance(row, dict) and row.get("version") == 1:
         row = {"picture": None, **row}  # plans had none
+    if isinstance(row, dict) and row.get("version") in (1, 2):
+        row = {"transfers": [], **row}
     if not isinstance(row, dict) or set(row) != set(_FIELDS):
         raise ValueError(f"its fields are not those of a plan: {_names(row)}")
     for name, is_right in _FIELDS.items():
@@ -48,6 +51,7 @@ def from_row(row: Any) -> Plan:
     row = dict(row)
     row["decisions"] = {name: _decision(d) for name, d in row["decisions"].items()}
     row["timeline"] = tuple(Moment(n, p, r, s, t, tuple(h)) for n, p, r, s, t, h in row["timeline"])
+    row["transfers"] = tuple(Transfer(*t) for t in row["transfers"])
     row["pool"] = ArenaPlan.from_row(row["pool"]) if row["pool"] else None
     row["picture"] = StepPicture.from_row(row["picture"]) if row["picture"] else None
     row["sequence"], row["stages"] = tuple(row["sequence"]), tuple(row["stages"])
@@ -152,6 +156,11 @@ def _is_moment(row: Any) -> bool:
     return is_right(row) and len(row[-1]) == len(CATEGORIES)
 
 
+def _is_transfer(row: Any) -> bool:
+    ways, times = _one_of("out", "in"), (_seconds, _seconds, _seconds)
+    return _row_of(_text, _text, ways, _count, _count, _count, *times)(row)
+
+
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     "budget_bytes": _or_none(_count),
     "peak_bytes": _count,
@@ -169,6 +178,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "graph_hash": _text,
     "seed": lambda value: type(value) is int,
     "stages": lambda value: isinstance(value, list),
+    "transfers": _list(_is_transfer),
     "pool": _or_none(_is_pool),
     "picture": _or_none(_is_picture),
     "version": lambda value: type(value) is int,

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -15,13 +15,15 @@ from .budget import Budget
 from .costs import Cost, CostTable, operator_key
 from .logs import tell_plan
 from .lower import NANOSECONDS, Lowered, lower
+from .moving import Moved, find_moves
 from .passes.checkpoint import AGAIN
 from .passes.recompute import recompute
 from .passes.reuse import reuse
 from .passes.split import SplitStep, split
+from .passes.transfers import Move
 from .passes.verify import verify_layout, verify_split
 from .picture import draw_step
-from .plan import Decision, Keep, Plan, Recompute
+from .plan import Decision, Keep, Offload, Plan, Recompute
 from .runtime.arena import StepArena
 from .runtime.random import replay as replay_draw
 from .scheduling import find_schedule
@@ -46,6 +48,8 @@ class Options:
         May operators overwrite inputs that die at them?
     pool : bool
         Does the step's memory come from one arena, where that can be had?
+    offload : str, optional
+        A directory to which values may be moved.
     seed : int
     reserve_bytes : int
         Kept free of the budget, from what an earlier step measured over its plan.
@@ -61,6 +65,7 @@ class Options:
     time_limit: float = 30.0
     reuse: bool = True
     pool: bool = True
+    offload: str | None = None
     seed: int = 0
     reserve_bytes: int = 0
     cache: bool = True
@@ -120,12 +125,18 @@ def plan_step(
     lowered = lower(trace, costs, resident_bytes, options.reuse)
     baseline = max(replay(lowered.problem, range(lowered.problem.count)))
     budget = options.budget.resolve(baseline)
-    solution = find_schedule(lowered, budget, options)
-    graphs = rewrite(trace, lowered.read(solution.sequence), options.reuse)
+    moved = None
+    if options.offload is not None and budget is not None:
+        moved = find_moves(lowered, trace, budget, options)
+    solution = moved.solution if moved else find_schedule(lowered, budget, options)
+    order = moved.order if moved else lowered.read(solution.sequence)
+    graphs = rewrite(trace, order, options.reuse)
     simulation = simulate(
         graphs, costs_of(graphs, costs), resident_bytes, forward_outputs, trace.written_back
     )
     plan = make_plan(trace, lowered, solution, simulation, budget, baseline, options)
+    if moved:
+        plan = with_moves(plan, moved)
     options.tell("planned", plan=plan)
     tell_plan(plan, graphs)
     tangents = tuple(n.meta["val"] for n in trace.tangents)
@@ -143,7 +154,19 @@ def _with_replays(costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:
     }
 
 
-def rewrite(trace: StepTrace, order: Sequence[fx.Node | None], overwrite: bool) -> SplitStep:
+def with_moves(plan: Plan, moved: Moved) -> Plan:
+    """The plan with its transfers, and the decision for each value that is moved."""
+    outward = {t.value: Offload("cpu", t.tier) for t in moved.transfers if t.direction == "out"}
+    sizes = {t.value: t.bytes for t in moved.transfers}
+    return replace(
+        plan,
+        decisions={**plan.decisions, **outward},
+        value_bytes={**plan.value_bytes, **sizes},
+        transfers=moved.transfers,
+    )
+
+
+def rewrite(trace: StepTrace, order: Sequence[fx.Node | Move | None], overwrite: bool) -> SplitStep:
     """The passes, in order; each gives a new graph, and each result is verified."""
     laid_out = recompute(
         trace.joint, trace.storages, trace.forward_outputs, order, trace.overwritten

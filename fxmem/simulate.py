@@ -12,7 +12,7 @@ import torch.fx as fx
 from .costs import Cost
 from .passes.split import SplitStep, is_tangent
 from .plan import CATEGORIES, Moment
-from .storages import StorageMap, map_storages, operators
+from .storages import StorageMap, is_transfer, map_storages, operators
 
 
 @dataclass(frozen=True)
@@ -196,6 +196,8 @@ class _Walk:
                     held[alive[storage]] += self.storages.size[storage]
                 if node in computing:
                     self.clock.tick(node, self.phase, held)
+                elif is_transfer(node):
+                    self.clock.now += node.meta.get("stall", 0.0)
             for storage in dying.get(node, ()):
                 if storage in alive and storage not in free:
                     self._end(storage, alive[storage], born)

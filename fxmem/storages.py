@@ -17,6 +17,7 @@ from torch._ops import OpOverload
 from torch.fx.node import _side_effectful_functions  # private; same in 2.11 to 2.13
 
 from .runtime.random import replay
+from .runtime.transfer import TRANSFERS, wait_in, wait_out
 
 aten = torch.ops.aten
 
@@ -63,7 +64,8 @@ class StorageMap:
         """Register a storage for one tensor that ``node`` makes; -1 when it is no tensor."""
         if not isinstance(value, torch.Tensor):
             return -1
-        self.size.append(allocated_bytes(value))
+        # Tickets of moved values lie in memory of numpy's.
+        self.size.append(0 if node.meta.get("ticket") else allocated_bytes(value))
         self.made_by.append(node)
         return len(self.size) - 1
 
@@ -144,6 +146,10 @@ def _item(found: StorageMap, node: fx.Node) -> tuple[int, ...]:
 
 def aliased_argument(node: fx.Node) -> fx.Node | None:
     """The argument whose storage the first result of ``node`` lies in, or None."""
+    if node.target is wait_out:
+        return node.all_input_nodes[0]
+    if node.target is wait_in:
+        return node.all_input_nodes[1]
     if node.op != "call_function" or not isinstance(node.target, OpOverload):
         return None
     if node.target in _UNDECLARED_VIEWS:
@@ -204,6 +210,11 @@ def is_effect(node: fx.Node) -> bool:
     return node.target in _side_effectful_functions or is_collective(node)
 
 
+def is_transfer(node: fx.Node) -> bool:
+    """Does ``node`` move a value to slower memory or back, or wait for it?"""
+    return node.op == "call_function" and node.target in TRANSFERS
+
+
 def is_collective(node: fx.Node) -> bool:
     """Does ``node`` wait for other processes, which must do the same?"""
     return isinstance(node.target, OpOverload) and node.target.namespace in _COLLECTIVES
@@ -224,6 +235,6 @@ def operators(graph: fx.Graph) -> Iterator[fx.Node]:
     """Nodes that compute something, in order: no placeholder, view, item or output."""
     for node in graph.nodes:
         if node.op in ("call_function", "call_module", "call_method") and not (
-            is_view(node) or is_item(node)
+            is_view(node) or is_item(node) or is_transfer(node)
         ):
             yield node

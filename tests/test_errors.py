@@ -46,7 +46,8 @@ def test_infeasible_says_what_to_do() -> None:
         "The least feasible found is 110.0 MiB (115343361 bytes), 10.0 MiB more.\n"
         "In the way: wte 40.0 MiB, logits 8.0 MiB.\n"
         "What to do: give a budget of at least 115343361 bytes; or make the batch smaller; "
-        'or pass offload="host"; or use an optimizer with less state.'
+        "or let values be moved to a directory on disk with offload=...; or use an optimizer "
+        "with less state."
     )
 
 
@@ -58,7 +59,8 @@ def test_infeasible_with_nothing_found() -> None:
         "no plan fits the budget of 1.0 MiB (1048576 bytes) on cuda:1.\n"
         "No budget was found at which a plan exists.\n"
         "What to do: give a larger budget or a longer time_limit; or make the batch smaller; "
-        'or pass offload="host"; or use an optimizer with less state.'
+        "or let values be moved to a directory on disk with offload=...; or use an optimizer "
+        "with less state."
     )
 
 

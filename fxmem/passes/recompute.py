@@ -13,6 +13,7 @@ from ..runtime.random import replay, turn
 from ..storages import StorageMap, is_item, is_random, is_view
 from .checkpoint import AGAIN
 from .draws import device_of, keep_state
+from .transfers import Move, Moves
 
 TURN = "turn"
 aten = torch.ops.aten
@@ -22,7 +23,7 @@ def recompute(
     joint: fx.GraphModule,
     storages: StorageMap,
     forward_outputs: int,
-    sequence: Sequence[fx.Node | None],
+    sequence: Sequence[fx.Node | Move | None],
     overwritten: Sequence[fx.Node] = (),
 ) -> fx.GraphModule:
     """Return a new joint graph whose operators run in the order of ``sequence``.
@@ -35,10 +36,10 @@ def recompute(
         Storages of ``joint``.
     forward_outputs : int
         How many of the graph's outputs belong to the forward part.
-    sequence : sequence of fx.Node or None
-        Operators of ``joint``, some more than once; None stands for the turn from
-        forward to backward. Views are no operators: they are made anew from the
-        latest copy of their storage just before each use.
+    sequence : sequence of fx.Node, Move or None
+        Operators of ``joint``, some more than once, and what is moved out and back between them;
+        None stands for the turn from forward to backward. Views are no operators: they are made
+        anew from the latest copy of their storage just before each use.
     overwritten : sequence of fx.Node
         Placeholders that are written to once the forward part is over; what runs after the
         turn reads a copy of their old values.
@@ -58,6 +59,8 @@ def recompute(
         if node is None:
             layout.keep_values(overwritten)
             layout.add_turn(outputs[:forward_outputs])
+        elif isinstance(node, Move):
+            layout.add_move(node)
         else:
             layout.add_operator(node)
     layout.add_outputs(outputs, forward_outputs)
@@ -69,8 +72,9 @@ def recompute(
 class _Layout:
     """The graph under construction, and where the latest copy of each value is."""
 
-    def __init__(self, storages: StorageMap, sequence: Sequence[fx.Node | None]) -> None:
+    def __init__(self, storages: StorageMap, sequence: Sequence[fx.Node | Move | None]) -> None:
         self.graph = fx.Graph()
+        self.moves = Moves(self.graph)
         self.storages = storages
         self.latest: dict[fx.Node, fx.Node] = {}
         self.views: dict[fx.Node, fx.Node] = {}
@@ -79,7 +83,7 @@ class _Layout:
         self.kept: dict[fx.Node, fx.Node] = {}
         runs: dict[fx.Node, int] = {}
         for node in sequence:
-            if node is not None:
+            if isinstance(node, fx.Node):
                 runs[node] = runs.get(node, 0) + 1
         self.replayed = {node for node, count in runs.items() if count > 1 and is_random(node)}
 
@@ -124,6 +128,12 @@ class _Layout:
                 copy.meta["of"] = item.name
                 self.latest[item] = copy
 
+    def add_move(self, move: Move) -> None:
+        arrived = self.moves.add(move, self.latest[move.value])
+        if arrived is not None:
+            self.latest[move.value] = arrived
+            self._forget(set(self.storages.of[move.value]))
+
     def _copy(self, node: fx.Node) -> fx.Node:
         return self.graph.node_copy(node, self.value)
 
@@ -143,6 +153,9 @@ class _Layout:
         stale = set(self.storages.made_at(node)) | {
             s for item in node.users if is_item(item) for s in self.storages.of[item]
         }
+        self._forget(stale)
+
+    def _forget(self, stale: set[int]) -> None:
         for view in [v for v in self.views if stale & set(self.storages.of[v])]:
             del self.views[view]
 

@@ -7,7 +7,8 @@ from torch._ops import OpOverload
 
 from ..errors import FxmemError
 from ..runtime.random import replay, rng_state, turn
-from ..storages import is_random, map_storages
+from ..runtime.transfer import copy_in, wait_in, wait_out
+from ..storages import is_random, is_transfer, map_storages
 from .split import SplitStep, is_tangent
 
 
@@ -45,6 +46,9 @@ def _verify_arguments(original: dict[str, fx.Node], laid_out: fx.GraphModule) ->
             continue
         if node.target is rng_state and "of" not in node.meta:  # set aside for a replay
             continue
+        if is_transfer(node):
+            of[node] = _moved(node, of)
+            continue
         source = original.get(str(node.meta.get("of", "")))
         if source is not None and source.op == "placeholder":  # a copy of its old value
             of[node] = of[node.all_input_nodes[0]]
@@ -65,6 +69,18 @@ def _verify_arguments(original: dict[str, fx.Node], laid_out: fx.GraphModule) ->
     for new, old in zip(output.args[0], wanted, strict=True):  # type: ignore[arg-type]
         if isinstance(old, fx.Node) and of[new].name != old.name:
             raise PassError(f"output {old.name} became {of[new].name}")
+
+
+def _moved(node: fx.Node, of: dict[fx.Node, fx.Node]) -> fx.Node:
+    """The value that a transfer moves; a ticket stands for the value that went out with it."""
+    ticket, *value = node.all_input_nodes
+    if any(of[v] is not of[ticket] for v in value):
+        raise PassError(f"{_where(node)}\nmoves {of[ticket].name}, but reads {of[value[0]].name}")
+    if node.target is copy_in and ticket.target is not wait_out:
+        raise PassError(f"{_where(node)}\nis asked back before it is known to be there")
+    if node.target is wait_in and value[0].target is not copy_in:
+        raise PassError(f"{_where(node)}\nwaits for what was not asked back")
+    return of[ticket]
 
 
 def _out_arguments(node: fx.Node) -> set[str]:

@@ -7,7 +7,6 @@ from dataclasses import replace
 from functools import cache
 from itertools import combinations, permutations, product
 from math import inf
-from time import monotonic
 
 import numpy as np
 import pytest
@@ -28,6 +27,7 @@ from fxmem.solvers.partition import (
 from fxmem.solvers.partition.frontier import Frontiers
 from fxmem.solvers.partition.problem import link_seconds
 from fxmem.solvers.partition.simulate import compiled, step_seconds
+from tests.clock import within
 
 
 def random_problem(seed: int, most_items: int = 12, most_devices: int = 4) -> PartitionProblem:
@@ -219,9 +219,7 @@ def test_96_layers_on_64_devices() -> None:
     items = (ends[0], *(block,) * 96, ends[1])
     devices = (Device(1500, 1, 200, 0.001),) * 64
     problem = PartitionProblem(items, (2,) * 97, devices, (Tie((0, 97), 30, 10),))
-    began = monotonic()
-    found = partition(problem, None, "1f1b", 64, time_limit=3.0)
-    assert monotonic() - began < 60
+    found = within(60, lambda: partition(problem, None, "1f1b", 64, time_limit=3.0), tries=2)
     assert len(found.stage_plans) == 64 and 0 <= found.gap < 0.15
     assert check(problem, found).step_seconds == found.step_seconds
     assert max(stage.peak for stage in found.stage_plans) <= 1500

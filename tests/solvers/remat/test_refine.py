@@ -26,7 +26,7 @@ class Solver:
         self.stopped = True
 
 
-@pytest.mark.parametrize("building", [0.0, 1.0])
+@pytest.mark.parametrize("building", [0.0, 6.0])
 def test_neither_building_nor_solving_is_waited_for(
     building: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -49,8 +49,8 @@ def test_neither_building_nor_solving_is_waited_for(
     with refine.Refined(problem, incumbent, pivots, time.monotonic() + 30) as refined:
         time.sleep(0.05)
         began = time.monotonic()
-    assert time.monotonic() - began < 0.6
-    refined._thread.join(5)
+    assert time.monotonic() - began < 3
+    refined._thread.join(20)
     assert not refined._thread.is_alive()
     assert len(solved) == (building == 0)  # what was still being built is not solved
     assert (incumbent.proved > 0) == (building == 0)

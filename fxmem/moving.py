@@ -1,0 +1,184 @@
+"""Find a schedule that may also move values to a slower tier and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch.fx as fx
+from torch._ops import OpOverload
+
+from .costs.links import measure_tier
+from .errors import InfeasibleBudget
+from .lower import NANOSECONDS, Lowered
+from .passes.transfers import Move, is_movable
+from .plan import Transfer
+from .scheduling import CLOSE, blockers
+from .solvers.remat import RematProblem, RematSolution
+from .solvers.transfer import Action, Replay, TransferProblem, TransferSolution, check, solve
+from .trace import StepTrace
+
+if TYPE_CHECKING:
+    from .planning import Options
+
+# Less is not worth a transfer: its latency is that of many small operators.
+_LEAST_BYTES = 16 * 1024
+
+# The schedule of least peak that any search has found, by problem: a budget that an error named
+# must be met when it is asked for, whatever the next search finds.
+_LEAST: dict[RematProblem, tuple[int, tuple[Action, ...]]] = {}
+_MOST_REMEMBERED = 32
+
+
+@dataclass(frozen=True)
+class Moved:
+    """A schedule with transfers.
+
+    Attributes
+    ----------
+    solution : RematSolution
+        Its operators alone; ``total_time`` is the makespan, waits included.
+    order : tuple of fx.Node, Move or None
+        Operators and moves, as the recompute pass reads them.
+    transfers : tuple of Transfer
+    """
+
+    solution: RematSolution
+    order: tuple[fx.Node | Move | None, ...]
+    transfers: tuple[Transfer, ...]
+
+
+def find_moves(lowered: Lowered, trace: StepTrace, budget: int, options: Options) -> Moved:
+    """The solver's schedule within ``budget`` bytes.
+
+    Raises
+    ------
+    InfeasibleBudget
+        None was found; says the least bytes found and which tensors need them.
+    TransferError
+        The tier cannot be written to.
+    """
+    assert options.offload is not None
+    values = movable(lowered, trace)
+    tier = measure_tier(options.offload, options.cache)
+    problem = TransferProblem(lowered.problem, (tier,), frozenset(values))
+    history: list[tuple[float, int, int]] = []
+
+    def tell(seconds: float, time: int, peak: int, bound: int) -> None:
+        history.append((seconds, time, bound))
+        options.tell("solve", seconds=seconds, time=time, peak=peak, bound=bound)
+
+    held_back = options.reserve_bytes + lowered.aside_bytes
+    found = solve(
+        problem,
+        max(0, budget - held_back),
+        time_limit=options.time_limit,
+        seed=options.seed,
+        start=_LEAST[lowered.problem][1] if lowered.problem in _LEAST else None,
+        gap=CLOSE,
+        progress=tell,
+    )
+    _remember(lowered.problem, found)
+    solution = _operators_of(found, history)
+    if found.status not in ("optimal", "feasible"):
+        known = _LEAST.get(lowered.problem)
+        least = known[0] + held_back if known else None
+        raise InfeasibleBudget(budget, least, blockers(lowered, solution))
+    replay = check(problem, found.actions)
+    return Moved(
+        solution,
+        tuple(_order(lowered, values, tier.name, found.actions, replay)),
+        tuple(_transfers(values, tier.name, found.actions, replay)),
+    )
+
+
+def _remember(problem: RematProblem, found: TransferSolution) -> None:
+    """Keep the schedule if its peak is the least so far."""
+    if found.actions and (problem not in _LEAST or found.peak < _LEAST[problem][0]):
+        while len(_LEAST) >= _MOST_REMEMBERED:
+            del _LEAST[next(iter(_LEAST))]
+        _LEAST[problem] = (found.peak, found.actions)
+
+
+def movable(lowered: Lowered, trace: StepTrace) -> dict[int, fx.Node]:
+    """Storages that may be moved, and the node of each whose value covers it.
+
+    They are made by operators of the forward part, leave the step nowhere, and nobody writes
+    into them.
+    """
+    problem, storages = lowered.problem, trace.storages
+    assert problem.turn is not None
+    written = {
+        s
+        for node in trace.operators
+        if isinstance(node.target, OpOverload) and node.target._schema.is_mutable
+        for argument in node.all_input_nodes
+        for s in storages.of[argument]
+    }
+    found: dict[int, fx.Node] = {}
+    for node in trace.joint.graph.nodes:
+        if node.op != "call_function" or len(storages.of[node]) != 1:
+            continue
+        (storage,) = storages.of[node]
+        if storage < 0 or storage in found or storage in written or storage in problem.keep:
+            continue
+        if not 0 <= problem.writer[storage] < problem.turn:
+            continue
+        if storages.size[storage] >= _LEAST_BYTES and is_movable(node.meta.get("val")):
+            found[storage] = node
+    return found
+
+
+def _operators_of(
+    found: TransferSolution, history: Sequence[tuple[float, int, int]]
+) -> RematSolution:
+    return RematSolution(
+        sequence=tuple(a.index for a in found.actions if a.kind == "run"),
+        total_time=found.makespan,
+        peak=found.peak,
+        lower_bound=found.lower_bound,
+        status=found.status,
+        solver=found.solver,
+        history=(*history, (found.seconds, found.makespan, found.lower_bound)),
+        interrupted=found.interrupted,
+    )
+
+
+def _order(
+    lowered: Lowered,
+    values: dict[int, fx.Node],
+    tier: str,
+    actions: Sequence[Action],
+    replay: Replay,
+) -> list[fx.Node | Move | None]:
+    order: list[fx.Node | Move | None] = []
+    for i, action in enumerate(actions):
+        if action.kind == "run":
+            order.append(lowered.operators[action.index])
+        else:
+            stall = (replay.ends[i] - replay.starts[i]) / NANOSECONDS
+            order.append(Move(action.kind, values[action.index], tier, stall))
+    return order
+
+
+def _transfers(
+    values: dict[int, fx.Node], tier: str, actions: Sequence[Action], replay: Replay
+) -> list[Transfer]:
+    before = [0]
+    for action in actions:
+        before.append(before[-1] + (action.kind == "run"))
+    return [
+        Transfer(
+            values[t.storage].name,
+            tier,
+            t.direction,
+            t.size,
+            before[t.asked],
+            before[t.done],
+            t.start / NANOSECONDS,
+            t.end / NANOSECONDS,
+            (replay.ends[t.done] - replay.starts[t.done]) / NANOSECONDS,
+        )
+        for t in replay.transfers
+    ]
