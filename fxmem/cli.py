@@ -22,6 +22,7 @@ from .cli_parts import (
     DeviceOption,
     Json,
     Model,
+    OffloadOption,
     OptimizerOption,
     Seed,
     SolverOption,
@@ -54,6 +55,7 @@ def plan(
     device: DeviceOption = None,
     optimizer: OptimizerOption = None,
     solver: SolverOption = "auto",
+    offload: OffloadOption = None,
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
     as_json: Json = False,
@@ -74,6 +76,7 @@ def plan(
                 device=device,
                 optimizer=optimizer,
                 solver=solver,
+                offload=offload,
                 time_limit=time_limit,
                 progress=bars,
                 seed=seed,
@@ -95,6 +98,7 @@ def train(
     optimizer: Annotated[str, typer.Option(help="adamw, sgd, ...")] = "sgd",
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
     solver: SolverOption = "auto",
+    offload: OffloadOption = None,
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
     as_json: Json = False,
@@ -111,8 +115,8 @@ def train(
         chosen = OPTIMIZERS[optimizer](module.parameters(), lr=rate)
         with Bars(time_limit) as bars:
             fitted = optimize(
-                module, limit, inputs, optimizer=chosen, solver=solver, time_limit=time_limit,
-                progress=bars, seed=seed,
+                module, limit, inputs, optimizer=chosen, solver=solver, offload=offload,
+                time_limit=time_limit, progress=bars, seed=seed,
             )  # fmt: skip
         rows = []
         for row in train_steps(fitted, chosen, inputs, steps):

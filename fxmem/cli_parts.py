@@ -35,6 +35,12 @@ SolverOption = Annotated[str, typer.Option(help="A name from fxmem.solvers.remat
 DeviceOption = Annotated[
     str | None, typer.Option(help="Plan for this device, here or not: h100, rtx4090, ...")
 ]
+OffloadOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIRECTORY", help="On disk: move values there and back where that is quicker."
+    ),
+]
 TraceOption = Annotated[
     Path | None,
     typer.Option(

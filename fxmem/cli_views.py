@@ -19,6 +19,7 @@ from .cli_parts import (
     DeviceOption,
     Json,
     Model,
+    OffloadOption,
     OptimizerOption,
     Seed,
     SolverOption,
@@ -100,12 +101,13 @@ def render(
     device: DeviceOption = None,
     optimizer: OptimizerOption = None,
     solver: SolverOption = "auto",
+    offload: OffloadOption = None,
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
 ) -> None:
     """Draw the step's graph: what is kept, and what is computed again."""
     with told():
-        plan = _planned(model, budget, device, optimizer, solver, time_limit, seed)
+        plan = _planned(model, budget, device, optimizer, solver, offload, time_limit, seed)
         write_file(path, lambda where: plan.render(where, level))
         if trace is not None:
             write_file(trace, plan.trace)
@@ -118,12 +120,13 @@ def report(
     device: DeviceOption = None,
     optimizer: OptimizerOption = None,
     solver: SolverOption = "auto",
+    offload: OffloadOption = None,
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
 ) -> None:
     """Write one page about a plan; it opens in any browser, without a network."""
     with told():
-        plan = _planned(model, budget, device, optimizer, solver, time_limit, seed)
+        plan = _planned(model, budget, device, optimizer, solver, offload, time_limit, seed)
         write_file(path, plan.report)
 
 
@@ -156,6 +159,7 @@ def _planned(
     device: str | None,
     optimizer: str | None,
     solver: str,
+    offload: Path | None,
     time_limit: float,
     seed: int,
 ) -> Plan:
@@ -176,6 +180,7 @@ def _planned(
             device=device,
             optimizer=optimizer,
             solver=solver,
+            offload=offload,
             time_limit=time_limit,
             progress=bars,
             seed=seed,
