@@ -53,7 +53,7 @@ def optimize(
     budget : int, str, float, Budget or None
         Peak bytes of a whole training step: parameters, buffers, gradients, optimizer state,
         inputs, activations and workspace. ``"6GiB"``, a number of bytes, or a share in
-        (0, 1] of the unoptimised step's peak. None: no limit.
+        (0, 1] of the unoptimised step's peak, the largest of the steps so far. None: no limit.
     example_inputs : tuple or dict, optional
         Given, the plan is made now, without running the module's operators; left out, at
         the first call.

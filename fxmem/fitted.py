@@ -5,7 +5,8 @@ from __future__ import annotations
 import contextlib
 import copy
 import logging
-from collections.abc import Callable, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -42,6 +43,11 @@ _LOGGING = "debug info warning error exception critical log info_once warning_on
 _WITHOUT_CHECKS: dict[str, Any] = {
     name: False for name in ("check_custom_op_aliasing",) if hasattr(functorch_config, name)
 }
+
+# How `mark_dynamic` and its like leave marks on a tensor; one says that there are others.
+_MARKS = re.compile(
+    r"_dynamo_\w+_(indices|range|bounds)|_dynamo_(hint_overrides|shape_ids)|_has_dynamo_dim_marking"
+)
 
 ExampleInputs = tuple[Any, ...] | Mapping[str, Any]
 
@@ -91,10 +97,11 @@ class FittedModule(OptimizedModule):
         with self._session.lock:
             self._session.arguments = tree_leaves((args, kwargs))
             try:
-                for _ in range(_MOST_PLANS):
-                    self._choose_context()
-                    with contextlib.suppress(PlanAnew):
-                        return self._call(*args, **kwargs)
+                with _fixed_sizes(self._session.arguments):
+                    for _ in range(_MOST_PLANS):
+                        self._choose_context()
+                        with contextlib.suppress(PlanAnew):
+                            return self._call(*args, **kwargs)
             finally:
                 self._session.arguments = []
         raise FxmemError(
@@ -173,6 +180,23 @@ def fit(model: torch.nn.Module, session: Session) -> FittedModule:
     compiled.__dict__["_fxmem_session"] = session
     compiled.__dict__["_fxmem_contexts"] = {}
     return compiled
+
+
+@contextlib.contextmanager
+def _fixed_sizes(arguments: Sequence[Any]) -> Iterator[None]:
+    """Set `mark_dynamic`'s marks aside: each set of sizes has a plan of its own."""
+    set_aside = [
+        (tensor, name, tensor.__dict__.pop(name))
+        for tensor in arguments
+        if isinstance(tensor, torch.Tensor)
+        for name in list(tensor.__dict__)
+        if _MARKS.fullmatch(name)
+    ]
+    try:
+        yield
+    finally:
+        for tensor, name, mark in set_aside:
+            setattr(tensor, name, mark)
 
 
 def _logging_methods() -> set[Any]:

@@ -53,6 +53,9 @@ class Options:
     seed : int
     reserve_bytes : int
         Kept free of the budget, from what an earlier step measured over its plan.
+    plain_peak_bytes : int
+        Largest plain peak of this module's earlier steps. A share is of that, or of this step's
+        if it is larger: else a small last batch would have to fit a share of its own.
     cache : bool
         Keep schedules on disk, and look there first.
     progress : callable, optional
@@ -68,6 +71,7 @@ class Options:
     offload: str | None = None
     seed: int = 0
     reserve_bytes: int = 0
+    plain_peak_bytes: int = 0
     cache: bool = True
     progress: Callable[[str, Mapping[str, Any]], None] | None = None
 
@@ -124,7 +128,7 @@ def plan_step(
     costs = _with_replays(options.costs(list(trace.operators)))
     lowered = lower(trace, costs, resident_bytes, options.reuse)
     baseline = max(replay(lowered.problem, range(lowered.problem.count)))
-    budget = options.budget.resolve(baseline)
+    budget = options.budget.resolve(max(baseline, options.plain_peak_bytes))
     moved = None
     if options.offload is not None and budget is not None:
         moved = find_moves(lowered, trace, budget, options)

@@ -117,6 +117,8 @@ class Session:
             laid_out = lay_out_gradients(joint, leaves)
             step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
             step.plan = _with_residents(step.plan, kinds)
+            largest = max(self.options.plain_peak_bytes, step.plan.baseline_peak_bytes)
+            self.options = replace(self.options, plain_peak_bytes=largest)
             planned.append(step)
             self.steps.append(step)
             self.current = step

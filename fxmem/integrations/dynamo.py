@@ -12,6 +12,7 @@ from ..budget import Budget
 from ..costs import MeasuredCosts
 from ..errors import FxmemError
 from ..planning import Options
+from .shapes import BySizes, has_open_sizes
 from .step import StepBudget
 
 # By the identity of the options, which are kept so that no other object takes their place.
@@ -46,6 +47,8 @@ def fxmem_backend(
     holds, or `InfeasibleBudget` is raised; the first may pass it, with a `BudgetWarning`, for no
     graph knows then what comes after it. Optimizer state and what lies outside the graphs are not
     seen from here, and a plan is not proved by a run of its own: `fxmem.optimize` does all that.
+    Sizes that Dynamo leaves open (a second batch size, `mark_dynamic`) get a plan for each set
+    of them that comes (see `shapes`).
     """
     chosen = dict(options or {})
     if unknown := set(chosen) - _KNOWN:
@@ -72,4 +75,6 @@ def fxmem_backend(
         while len(_STEPS) >= _MOST_STEPS:
             del _STEPS[next(iter(_STEPS))]
         _STEPS[id(options)] = step
+    if has_open_sizes(example_inputs):
+        return BySizes(graph, step[1].add)
     return step[1].add(graph, example_inputs)

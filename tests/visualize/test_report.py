@@ -18,6 +18,7 @@ from fxmem.picture import Improvement, Operator, StepPicture
 from fxmem.plan import Moment
 from fxmem.simulate import Lifetime
 from fxmem.visualize import write_report
+from tests.clock import within
 
 from .browser import complaints, open_browser, requests
 
@@ -101,7 +102,7 @@ def large_page(tmp_path_factory):
     return path
 
 
-def wait(browser, script: str, seconds: float = 10.0):
+def wait(browser, script: str, seconds: float = 40.0):
     """What ``script`` gives once that is true."""
     until = time.monotonic() + seconds
     while not (found := browser.execute_script(f"return {script}")):
@@ -193,15 +194,14 @@ def test_missing_plotly_names_the_extra(plan, tmp_path, monkeypatch):
 
 
 def test_a_page_of_2000_operators_opens_soon_and_draws_everything(browser, large_page):
-    began = time.monotonic()
-    browser.get(large_page.as_uri())
-    wait(browser, "document.documentElement.dataset.ready === 'yes'")
-    wait(browser, "document.querySelector('#memory .main-svg') !== null")
-    taken = time.monotonic() - began
+    def open_page() -> None:
+        browser.get(large_page.as_uri())
+        wait(browser, "document.documentElement.dataset.ready === 'yes'")
+        wait(browser, "document.querySelector('#memory .main-svg') !== null")
+
+    within(9.0, open_page)  # three seconds on a machine that does nothing else
     assert complaints(browser) == []
     assert requests(browser) == []
-    # Three seconds on a machine that does nothing else; this one may.
-    assert taken < 9.0
     for name in ("progress",):
         browser.execute_script(f"document.getElementById('{name}').scrollIntoView()")
         wait(browser, f"document.querySelector('#{name} .main-svg') !== null")
@@ -272,7 +272,7 @@ def test_decisions_sort_by_bytes_and_seconds_and_are_searched(browser, large_pag
     assert complaints(browser) == []
 
 
-def hover(browser, plot: str, label: str, seconds: float = 10.0) -> str:
+def hover(browser, plot: str, label: str, seconds: float = 40.0) -> str:
     """What a label says while the pointer moves over a plot; one may come too early."""
     from selenium.webdriver import ActionChains
 

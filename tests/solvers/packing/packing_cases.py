@@ -39,6 +39,7 @@ def least_height(problem: PackingProblem) -> int:
     )
     offset = list(problem.fixed)
     fixed = [i for i in range(problem.count) if offset[i] != -1]
+    solid = [i for i in fixed if problem.size[i]]  # one without bytes is in nobody's way
     best = sum(problem.size) + problem.count * problem.alignment
     best += max((offset[i] for i in fixed), default=0)
 
@@ -54,7 +55,7 @@ def least_height(problem: PackingProblem) -> int:
             offset[i] = at
             near = [
                 j
-                for j in [*fixed, *order[:k]]
+                for j in [*solid, *order[:k]]
                 if problem.lower[j] < problem.upper[i] and problem.lower[i] < problem.upper[j]
             ]
             if all(
