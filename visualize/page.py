@@ -17,7 +17,7 @@ from fxmem.errors import FxmemError
 from fxmem.measure import MeasuredStep
 from fxmem.plan import Plan, Recompute
 
-from .charts import frontier_chart, memory_chart, objects, pool_chart, progress_chart
+from .charts import frontier_chart, links_chart, memory_chart, objects, pool_chart, progress_chart
 from .engine import draw
 from .fold import LEVELS, choose_level, fold, runs_of
 from .graph import scene_of, source_of
@@ -51,7 +51,7 @@ class _Page:
         told = f'<p class="note">{escape(note)}</p>' if note else ""
         if figure is not None:
             self.charts[name] = figure
-            low = " low" if name == "progress" else ""
+            low = " low" if name in ("progress", "links") else ""
             told += f'<div class="chart{low}" id="{name}" data-chart="{name}"></div>'
         self.section(title, told)
 
@@ -100,6 +100,11 @@ def write_report(plan: Plan, path: str | Path, measured: MeasuredStep | None = N
     )
     page.sections.append(_figures(plan, measured))
     page.chart("memory", "Memory over time", memory_chart(plan, measured))
+    if plan.transfers:
+        page.chart(
+            "links", "Links beside compute", links_chart(plan),
+            "What is moved to a slower tier and back, and what the step waits for.",
+        )  # fmt: skip
     page.section("Graph", _graph(page, plan))
     page.section("Decisions", _decisions(plan))
     page.chart(
@@ -183,6 +188,10 @@ def _figures(plan: Plan, measured: MeasuredStep | None) -> str:
         ("gap to the bound", f"{plan.gap:.2%}", f"{plan.status} by {plan.solver}"),
         ("recomputed", str(sum(m.recomputed for m in plan.timeline)), "runs"),
     ]
+    if plan.transfers:
+        wait = sum(t.stall for t in plan.transfers) * 1e3
+        moved = sum(t.bytes for t in plan.transfers if t.direction == "out")
+        rows.append(("moved", format_bytes(moved), f"{wait:.1f} ms waited for"))
     if measured is not None:
         held = format_bytes(measured.peak_bytes)
         more = f"{measured.seconds * 1e3:.1f} ms a step"
@@ -251,6 +260,8 @@ def _decisions(plan: Plan) -> str:
     seconds = {m.name: m.seconds for m in reversed(plan.timeline)}
     operators = plan.picture.operators if plan.picture else ()
     modules = {o.name: o.module.replace("/", ".") for o in operators}
+    owners = plan.picture.owners if plan.picture else {}
+    modules.update({value: modules.get(operator, "") for value, operator in owners.items()})
     rows, names = [], []
     for name in sorted(plan.decisions, key=lambda n: -plan.value_bytes.get(n, 0)):
         decision = plan.decisions[name]
