@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from . import cli_views as views
@@ -29,12 +28,13 @@ from .cli_parts import (
     TimeLimit,
     TraceOption,
     load_model,
+    show,
     told,
     write_file,
 )
 from .demo import DemoResult, run_demo
 from .errors import FxmemError
-from .plan import Plan, Recompute
+from .plan import Offload, Plan, Recompute
 from .residents import OPTIMIZERS
 from .terminal import Bars
 from .training import measured_peak, train_steps
@@ -153,7 +153,7 @@ def demo(
         out.mkdir(parents=True, exist_ok=True)
         with Bars(time_limit) as bars:
             result = run_demo(steps, share, layers, width, time_limit=time_limit, progress=bars)
-        Console(soft_wrap=True).print(_demo_table(result))
+        show(_demo_table(result))
         for line in _verdicts(result):
             typer.echo(line)
         write_file(out / "plan.json", result.plan.save)
@@ -216,6 +216,8 @@ def _row(plan: Plan) -> dict[str, Any]:
         "decisions": len(plan.decisions),
         "recomputed_values": len(again),
         "recomputations": sum(again),
+        "moved_values": sum(isinstance(d, Offload) for d in plan.decisions.values()),
+        "transfers": len(plan.transfers),
     }
 
 

@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from .api import plan as make_plan
@@ -26,6 +25,7 @@ from .cli_parts import (
     TimeLimit,
     TraceOption,
     load_model,
+    show,
     told,
     write_file,
 )
@@ -83,7 +83,7 @@ def compare(
         if as_json:
             typer.echo(json.dumps(found.to_rows(), indent=1))
         else:
-            Console(soft_wrap=True).print(found)
+            show(found)
         if plot is not None:
             write_file(plot, found.plot, quiet=as_json)
         if report is not None:
@@ -150,7 +150,7 @@ def devices(as_json: Json = False) -> None:
             f"{speed * 1e-12:.2f} TB/s" if speed else "",
             row["costs"],
         )
-    Console(soft_wrap=True).print(table)
+    show(table)
 
 
 def _planned(
