@@ -5,7 +5,8 @@ import torch
 from . import logs
 from .api import FittedModule, optimize, plan
 from .budget import Budget
-from .compare import ComparedPlan, Comparison, compare
+from .compare import compare
+from .comparison import ComparedPlan, Comparison
 from .costs import Device
 from .errors import (
     BudgetSyntaxError,

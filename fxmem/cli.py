@@ -10,7 +10,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from . import cli_views as views
@@ -22,17 +21,20 @@ from .cli_parts import (
     DeviceOption,
     Json,
     Model,
+    OffloadOption,
     OptimizerOption,
     Seed,
     SolverOption,
     TimeLimit,
+    TraceOption,
     load_model,
+    show,
     told,
     write_file,
 )
 from .demo import DemoResult, run_demo
 from .errors import FxmemError
-from .plan import Plan, Recompute
+from .plan import Offload, Plan, Recompute
 from .residents import OPTIMIZERS
 from .terminal import Bars
 from .training import measured_peak, train_steps
@@ -53,11 +55,13 @@ def plan(
     device: DeviceOption = None,
     optimizer: OptimizerOption = None,
     solver: SolverOption = "auto",
+    offload: OffloadOption = None,
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
     as_json: Json = False,
     save: Annotated[Path | None, typer.Option(help="Write the whole plan as JSON.")] = None,
     plot: Annotated[Path | None, typer.Option(help="Draw memory over time (.svg, .png).")] = None,
+    trace: TraceOption = None,
 ) -> None:
     """Plan a training step and say what it will take."""
     with told():
@@ -72,6 +76,7 @@ def plan(
                 device=device,
                 optimizer=optimizer,
                 solver=solver,
+                offload=offload,
                 time_limit=time_limit,
                 progress=bars,
                 seed=seed,
@@ -81,6 +86,8 @@ def plan(
             write_file(save, found.save, quiet=as_json)
         if plot is not None:
             write_file(plot, found.plot, quiet=as_json)
+        if trace is not None:
+            write_file(trace, found.trace, quiet=as_json)
 
 
 @app.command()
@@ -91,6 +98,7 @@ def train(
     optimizer: Annotated[str, typer.Option(help="adamw, sgd, ...")] = "sgd",
     rate: Annotated[float, typer.Option(help="Learning rate.")] = 0.01,
     solver: SolverOption = "auto",
+    offload: OffloadOption = None,
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
     as_json: Json = False,
@@ -107,8 +115,8 @@ def train(
         chosen = OPTIMIZERS[optimizer](module.parameters(), lr=rate)
         with Bars(time_limit) as bars:
             fitted = optimize(
-                module, limit, inputs, optimizer=chosen, solver=solver, time_limit=time_limit,
-                progress=bars, seed=seed,
+                module, limit, inputs, optimizer=chosen, solver=solver, offload=offload,
+                time_limit=time_limit, progress=bars, seed=seed,
             )  # fmt: skip
         rows = []
         for row in train_steps(fitted, chosen, inputs, steps):
@@ -145,7 +153,7 @@ def demo(
         out.mkdir(parents=True, exist_ok=True)
         with Bars(time_limit) as bars:
             result = run_demo(steps, share, layers, width, time_limit=time_limit, progress=bars)
-        Console(soft_wrap=True).print(_demo_table(result))
+        show(_demo_table(result))
         for line in _verdicts(result):
             typer.echo(line)
         write_file(out / "plan.json", result.plan.save)
@@ -208,6 +216,8 @@ def _row(plan: Plan) -> dict[str, Any]:
         "decisions": len(plan.decisions),
         "recomputed_values": len(again),
         "recomputations": sum(again),
+        "moved_values": sum(isinstance(d, Offload) for d in plan.decisions.values()),
+        "transfers": len(plan.transfers),
     }
 
 

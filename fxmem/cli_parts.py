@@ -13,9 +13,12 @@ from typing import Annotated, Any
 
 import torch
 import typer
+from rich.console import Console, RenderableType
 
 from .errors import BudgetSyntaxError, FxmemError
 from .fitted import ExampleInputs
+
+_WIDE = 200  # columns of a table that is piped
 
 Model = Annotated[
     str,
@@ -34,6 +37,18 @@ OptimizerOption = Annotated[
 SolverOption = Annotated[str, typer.Option(help="A name from fxmem.solvers.remat.SOLVERS.")]
 DeviceOption = Annotated[
     str | None, typer.Option(help="Plan for this device, here or not: h100, rtx4090, ...")
+]
+OffloadOption = Annotated[
+    Path | None,
+    typer.Option(
+        metavar="DIRECTORY", help="On disk: move values there and back where that is quicker."
+    ),
+]
+TraceOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--trace", help="Write memory over time: .json for Perfetto, .pickle for PyTorch's viewer."
+    ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, for machines.")]
 TimeLimit = Annotated[float, typer.Option(min=0.0, help="Seconds for the solver.")]
@@ -96,6 +111,14 @@ def load_model(name: str) -> tuple[torch.nn.Module, ExampleInputs]:
         raise typer.BadParameter(f"{name!r} must return (module, example_inputs)")
     module, inputs = made
     return module, inputs if isinstance(inputs, Mapping) else tuple(inputs)
+
+
+def show(what: RenderableType) -> None:
+    """Print a table; where nobody's terminal is its width, no row is broken."""
+    console = Console(soft_wrap=True)
+    if not console.is_terminal:
+        console = Console(soft_wrap=True, width=_WIDE)
+    console.print(what)
 
 
 def write_file(path: Path, write: Callable[[Path], None], quiet: bool = False) -> None:

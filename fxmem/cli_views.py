@@ -9,7 +9,6 @@ from typing import Annotated, Any
 
 import torch
 import typer
-from rich.console import Console
 from rich.table import Table
 
 from .api import plan as make_plan
@@ -19,11 +18,14 @@ from .cli_parts import (
     DeviceOption,
     Json,
     Model,
+    OffloadOption,
     OptimizerOption,
     Seed,
     SolverOption,
     TimeLimit,
+    TraceOption,
     load_model,
+    show,
     told,
     write_file,
 )
@@ -81,7 +83,7 @@ def compare(
         if as_json:
             typer.echo(json.dumps(found.to_rows(), indent=1))
         else:
-            Console(soft_wrap=True).print(found)
+            show(found)
         if plot is not None:
             write_file(plot, found.plot, quiet=as_json)
         if report is not None:
@@ -95,16 +97,20 @@ def render(
     level: Annotated[
         str | None, typer.Option(help="layers, modules or operators; by size if left out.")
     ] = None,
+    trace: TraceOption = None,
     device: DeviceOption = None,
     optimizer: OptimizerOption = None,
     solver: SolverOption = "auto",
+    offload: OffloadOption = None,
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
 ) -> None:
     """Draw the step's graph: what is kept, and what is computed again."""
     with told():
-        plan = _planned(model, budget, device, optimizer, solver, time_limit, seed)
+        plan = _planned(model, budget, device, optimizer, solver, offload, time_limit, seed)
         write_file(path, lambda where: plan.render(where, level))
+        if trace is not None:
+            write_file(trace, plan.trace)
 
 
 def report(
@@ -114,12 +120,13 @@ def report(
     device: DeviceOption = None,
     optimizer: OptimizerOption = None,
     solver: SolverOption = "auto",
+    offload: OffloadOption = None,
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
 ) -> None:
     """Write one page about a plan; it opens in any browser, without a network."""
     with told():
-        plan = _planned(model, budget, device, optimizer, solver, time_limit, seed)
+        plan = _planned(model, budget, device, optimizer, solver, offload, time_limit, seed)
         write_file(path, plan.report)
 
 
@@ -143,7 +150,7 @@ def devices(as_json: Json = False) -> None:
             f"{speed * 1e-12:.2f} TB/s" if speed else "",
             row["costs"],
         )
-    Console(soft_wrap=True).print(table)
+    show(table)
 
 
 def _planned(
@@ -152,6 +159,7 @@ def _planned(
     device: str | None,
     optimizer: str | None,
     solver: str,
+    offload: Path | None,
     time_limit: float,
     seed: int,
 ) -> Plan:
@@ -172,6 +180,7 @@ def _planned(
             device=device,
             optimizer=optimizer,
             solver=solver,
+            offload=offload,
             time_limit=time_limit,
             progress=bars,
             seed=seed,

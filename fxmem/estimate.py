@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from .errors import FxmemError
 from .layer_profile import FakeChain, plain_step
+from .layer_selector import LayerSelector
 from .manager_config import TrainingMemoryConfig
 from .residents import count_residents
 
@@ -118,11 +119,12 @@ def estimate_by_layers(
 
     Layers on several devices: each device's share, gone through by itself; the fullest counts.
     """
-    from .manager import TrainingMemoryManager  # it imports this module
 
     def total(part: Sequence[nn.Module], given: Tensor, managed: bool) -> tuple[int, Tensor]:
         chain = FakeChain.of(part, given)
-        choice = TrainingMemoryManager(config.on_one_device()).choose(part, given)
+        choice = LayerSelector(config.on_one_device()).choose(
+            len(part), layers=part, example_input=given
+        )
         peak = chain.peak_of_choice(choice) if managed else chain.peak(plain_step)
         following = chain.x
         with torch.no_grad(), chain.mode:
@@ -140,6 +142,26 @@ def estimate_by_layers(
         one, given = total(part, given, managed=True)
         most = max(most, one)
     return _estimate(config, without, most + pooled_bytes)
+
+
+def example_input_of(
+    first: nn.Module, batch: int, length: int, hidden: int | None, dtype: torch.dtype
+) -> Tensor:
+    """An input for the first layer: (batch, length) tokens, or (batch, length, hidden) zeros.
+
+    Raises
+    ------
+    FxmemError
+        ``hidden`` is left out, and the layer's weights do not tell it.
+    """
+    if isinstance(first, nn.Embedding):
+        return torch.zeros(batch, length, dtype=torch.long)
+    if hidden is None:
+        weights = [p for p in first.parameters() if p.dim() >= 2]
+        if not weights:
+            raise FxmemError("the first layer does not tell its width: give hidden_size.")
+        hidden = weights[0].shape[-1]
+    return torch.zeros(batch, length, hidden, dtype=dtype)
 
 
 def _estimate(config: TrainingMemoryConfig, without: int, total: int) -> MemorySavingsEstimate:

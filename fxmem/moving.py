@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Container, Sequence
+from dataclasses import dataclass, replace
+from operator import getitem
 from typing import TYPE_CHECKING
 
 import torch.fx as fx
@@ -13,7 +14,7 @@ from .costs.links import measure_tier
 from .errors import InfeasibleBudget
 from .lower import NANOSECONDS, Lowered
 from .passes.transfers import Move, is_movable
-from .plan import Transfer
+from .plan import Offload, Plan, Transfer
 from .scheduling import CLOSE, blockers
 from .solvers.remat import RematProblem, RematSolution
 from .solvers.transfer import Action, Replay, TransferProblem, TransferSolution, check, solve
@@ -99,6 +100,49 @@ def _remember(problem: RematProblem, found: TransferSolution) -> None:
         while len(_LEAST) >= _MOST_REMEMBERED:
             del _LEAST[next(iter(_LEAST))]
         _LEAST[problem] = (found.peak, found.actions)
+
+
+def with_moves(plan: Plan, moved: Moved, trace: StepTrace, lowered: Lowered) -> Plan:
+    """The plan with its transfers, and the decision for each value that is moved.
+
+    Of an operator with several values some may be moved and some not: its own name then stands
+    for those that stay, and is left out where none does.
+    """
+    outward = {t.value: Offload("cpu", t.tier) for t in moved.transfers if t.direction == "out"}
+    sizes = {t.value: t.bytes for t in moved.transfers}
+    owner: dict[str, str] = {}
+    away: set[int] = set()
+    for move in moved.order:
+        if isinstance(move, Move):
+            away |= set(trace.storages.of[move.value])
+            if move.value.target is getitem:
+                owner[move.value.name] = move.value.args[0].name  # type: ignore[union-attr]
+    stays = _held_over_turn(lowered, moved.solution.sequence, away)
+    decisions = {n: d for n, d in plan.decisions.items() if n not in owner.values() or n in stays}
+    sizes.update({name: stays[name] for name in owner.values() if name in stays})
+    assert plan.picture is not None
+    return replace(
+        plan,
+        decisions={**decisions, **outward},
+        value_bytes={n: {**plan.value_bytes, **sizes}[n] for n in (*decisions, *outward)},
+        transfers=moved.transfers,
+        picture=replace(plan.picture, owners=owner),
+    )
+
+
+def _held_over_turn(
+    lowered: Lowered, sequence: Sequence[int], away: Container[int]
+) -> dict[str, int]:
+    """Operator -> bytes of its values that backward reads, those moved ``away`` left out."""
+    problem = lowered.problem
+    assert problem.turn is not None
+    after = sequence[list(sequence).index(problem.turn) + 1 :]
+    held: dict[str, int] = {}
+    for s in {s for v in after for s in problem.reads[v]}:
+        if s not in away and problem.writer[s] >= 0:
+            name = problem.names[problem.writer[s]]
+            held[name] = held.get(name, 0) + problem.size[s]
+    return held
 
 
 def movable(lowered: Lowered, trace: StepTrace) -> dict[int, fx.Node]:

@@ -78,6 +78,8 @@ class StepPicture:
     residents : mapping
         Kind (``"parameters"``, ``"optimizer"``, ...) -> bytes held throughout; empty where only
         their sum is known.
+    owners : mapping
+        Moved value -> its operator, where that has several values.
     progress : tuple of Improvement
         Of the search that found the plan, if there was need of one. Two pictures that
         differ in it alone are equal: clocks do not repeat.
@@ -86,6 +88,7 @@ class StepPicture:
     operators: tuple[Operator, ...]
     lifetimes: tuple[Lifetime, ...]
     residents: Mapping[str, int] = field(default_factory=dict)
+    owners: Mapping[str, str] = field(default_factory=dict)
     progress: tuple[Improvement, ...] = field(default=(), compare=False)
 
     def to_row(self) -> dict[str, Any]:
@@ -100,6 +103,7 @@ class StepPicture:
             ],
             "lifetimes": [list(asdict(life).values()) for life in self.lifetimes],
             "residents": dict(self.residents),
+            "owners": dict(self.owners),
             "progress": [list(astuple(p)) for p in self.progress],
         }
 
@@ -114,6 +118,7 @@ class StepPicture:
             ),
             tuple(Lifetime(*life) for life in row["lifetimes"]),
             row["residents"],
+            row.get("owners", {}),
             tuple(Improvement(*p) for p in row["progress"]),
         )
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -15,7 +15,7 @@ from .budget import Budget
 from .costs import Cost, CostTable, operator_key
 from .logs import tell_plan
 from .lower import NANOSECONDS, Lowered, lower
-from .moving import Moved, find_moves
+from .moving import find_moves, with_moves
 from .passes.checkpoint import AGAIN
 from .passes.recompute import recompute
 from .passes.reuse import reuse
@@ -23,7 +23,7 @@ from .passes.split import SplitStep, split
 from .passes.transfers import Move
 from .passes.verify import verify_layout, verify_split
 from .picture import draw_step
-from .plan import Decision, Keep, Offload, Plan, Recompute
+from .plan import Decision, Keep, Plan, Recompute
 from .runtime.arena import StepArena
 from .runtime.random import replay as replay_draw
 from .scheduling import find_schedule
@@ -140,7 +140,7 @@ def plan_step(
     )
     plan = make_plan(trace, lowered, solution, simulation, budget, baseline, options)
     if moved:
-        plan = with_moves(plan, moved)
+        plan = with_moves(plan, moved, trace, lowered)
     options.tell("planned", plan=plan)
     tell_plan(plan, graphs)
     tangents = tuple(n.meta["val"] for n in trace.tangents)
@@ -156,18 +156,6 @@ def _with_replays(costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:
         node: by_name[node.meta[AGAIN]] if node.target is replay_draw else cost
         for node, cost in costs.items()
     }
-
-
-def with_moves(plan: Plan, moved: Moved) -> Plan:
-    """The plan with its transfers, and the decision for each value that is moved."""
-    outward = {t.value: Offload("cpu", t.tier) for t in moved.transfers if t.direction == "out"}
-    sizes = {t.value: t.bytes for t in moved.transfers}
-    return replace(
-        plan,
-        decisions={**plan.decisions, **outward},
-        value_bytes={**plan.value_bytes, **sizes},
-        transfers=moved.transfers,
-    )
 
 
 def rewrite(trace: StepTrace, order: Sequence[fx.Node | Move | None], overwrite: bool) -> SplitStep:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
 import threading
-import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
 from typing import Any, Protocol
@@ -18,20 +16,14 @@ from torch._guards import TracingContext
 
 from . import inductor
 from .compile import boxed
-from .errors import BudgetWarning, InfeasibleBudget
+from .margin import Margin
 from .passes.layout import lay_out_gradients
 from .placement import place_step, prove_step
 from .plan import Plan
-from .planning import Options, PlannedStep, plan_step
+from .planning import Options, PlannedStep
 from .residents import Holder
 from .runtime.native import load as load_native
 from .runtime.prove import Boxed
-from .scheduling import CLOSE
-
-log = logging.getLogger("fxmem")
-
-# Share of the budget that may be spared so that an arena fits it.
-_MOST_SPARED = 0.03
 
 
 class Observer(Protocol):
@@ -62,12 +54,8 @@ class Session:
         Of the call at work.
     steps : list of PlannedStep
         One for each set of input shapes, newest last.
-    reserve_bytes, spare_bytes : int
-        Kept free of the budget: what a step measured over its plan, and for the arena.
-    spares : int
-        How often more may be spared.
-    bounds : dict
-        Graph hash -> lower bound of the time, in seconds, with nothing spared.
+    margin : Margin
+        What is kept free of the budget.
     """
 
     options: Options
@@ -77,11 +65,8 @@ class Session:
     steps: list[PlannedStep] = field(default_factory=list)
     current: PlannedStep | None = None
     rehearsing: bool = False
-    reserve_bytes: int = 0
     stale: bool = False
-    spare_bytes: int = 0
-    spares: int = 2
-    bounds: dict[str, float] = field(default_factory=dict)
+    margin: Margin = field(default_factory=Margin)
     observer: Observer | None = None
     arguments: list[Any] = field(default_factory=list, repr=False)
     lock: Any = field(default_factory=threading.RLock, repr=False, compare=False)
@@ -97,7 +82,7 @@ class Session:
             residents,
             self.backend_name,
             self.proves,
-            reserve_bytes=self.reserve_bytes,
+            margin=Margin(self.margin.reserve_bytes),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -230,67 +215,19 @@ class Session:
         if native is None:
             return
         over = place_step(step, forward, args, recorded, native)
-        if over and self._spare_more(over, step):
+        if over and self.margin.spare_more(over, step.plan):
             self.steps.remove(step)
             self.stale = True
             raise PlanAnew
 
-    def _spare_more(self, over: int, step: PlannedStep) -> bool:
-        """Is it worth planning anew with a little less, so that an arena fits the budget?
-
-        The arena saves page faults, more than a plan costs that is a little tighter. Only where
-        the solver came close to its bound, and soon: elsewhere it takes its whole time limit.
-        """
-        assert step.plan.budget_bytes is not None
-        wanted = self.spare_bytes + over + over // 4
-        within_reach = wanted <= _MOST_SPARED * step.plan.budget_bytes
-        within_reach &= step.plan.overhead > 0 and step.plan.gap <= CLOSE
-        if self.spares == 0 or not within_reach:
-            log.info("the arena takes %d bytes more than the budget: it is not used", over)
-            return False
-        self.spare_bytes, self.spares = wanted, self.spares - 1
-        known = self.bounds.get(step.plan.graph_hash, step.plan.lower_bound_seconds)
-        self.bounds[step.plan.graph_hash] = min(known, step.plan.lower_bound_seconds)
-        return True
-
     def _plan_step(
         self, joint: fx.GraphModule, forward_outputs: int, resident_bytes: int
     ) -> PlannedStep:
-        """Plan with bytes to spare for the arena, where that is feasible."""
-        options = replace(self.options, reserve_bytes=self.reserve_bytes)
-        if self.spare_bytes:
-            sparing = replace(options, reserve_bytes=self.reserve_bytes + self.spare_bytes)
-            try:
-                step = plan_step(joint, forward_outputs, resident_bytes, sparing)
-            except InfeasibleBudget:
-                self.spare_bytes = self.spares = 0
-            else:
-                # The bound of a smaller budget is none of this one's.
-                plan = step.plan
-                bound = min(plan.lower_bound_seconds, self.bounds.get(plan.graph_hash, 0.0))
-                optimal = plan.status == "optimal" and plan.seconds <= bound
-                status = "optimal" if optimal else "feasible"
-                step.plan = replace(plan, lower_bound_seconds=bound, status=status)
-                return step
-        return plan_step(joint, forward_outputs, resident_bytes, options)
+        return self.margin.plan_step(joint, forward_outputs, resident_bytes, self.options)
 
     def learn(self, step: PlannedStep, peak_above_start: int) -> None:
         """Compare a measured step with its plan; over budget means a new plan."""
-        plan = step.plan
-        step.measured = max(step.measured or 0, plan.resident_bytes + peak_above_start)
-        budget = plan.budget_bytes
-        log.info("peak %d measured, %d predicted", step.measured, plan.peak_bytes)
-        if budget is not None and step.measured > budget:
-            # At least what the plan is short of: what it left free of the budget did not help.
-            over, short = step.measured - budget, step.measured - plan.peak_bytes
-            self.reserve_bytes = max(self.reserve_bytes + over, short)
-            self.stale = True
-            warnings.warn(
-                f"fxmem: a step took {step.measured} bytes, {step.measured - budget} over its "
-                "budget; it is planned anew with what was learnt before the next one runs.",
-                BudgetWarning,
-                stacklevel=2,
-            )
+        self.stale |= self.margin.learn(step, peak_above_start)
 
 
 def _with_residents(plan: Plan, kinds: Mapping[str, int]) -> Plan:

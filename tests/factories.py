@@ -19,6 +19,12 @@ def by_name() -> tuple[torch.nn.Module, dict[str, torch.Tensor]]:
     return case.module, dict(zip("xy", case.args, strict=True))
 
 
+def layers() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:
+    """Each layer's output is needed by its own gradient, and is as large as any."""
+    body = [m for _ in range(4) for m in (torch.nn.Linear(64, 64), torch.nn.GELU())]
+    return torch.nn.Sequential(*body), (torch.randn(1024, 64),)
+
+
 def broken() -> None:
     """Fails by itself."""
     raise ZeroDivisionError("no model today")

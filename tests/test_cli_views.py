@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import math
+import pickle
+import re
 
 import pytest
 from typer.testing import CliRunner
@@ -13,6 +15,7 @@ from fxmem import cli_views
 from fxmem.cli import app
 from fxmem.costs import DEVICES
 
+LAYERS = "tests.factories:layers"
 TINY = "tests.factories:tiny"
 
 
@@ -68,6 +71,29 @@ def test_render_and_report_take_a_model_or_a_saved_plan(workplace):
     assert "<html" in (workplace / "again.html").read_text()
 
 
+def test_plan_and_render_write_the_trace_that_the_plan_writes(workplace):
+    saved = ("--solver", "greedy", "-b", "0.9", "--save", "plan.json")
+    planned = run("plan", TINY, *saved, "--trace", "made/trace.json")
+    assert planned.exit_code == 0, planned.output
+    assert "wrote made/trace.json" in planned.stdout.replace("\\", "/")
+    drawn = run("render", "plan.json", "graph.dot", "--trace", "made/trace.pickle")
+    assert drawn.exit_code == 0, drawn.output
+    for file, read in (("trace.json", json.loads), ("trace.pickle", pickle.loads)):
+        fxmem.Plan.load("plan.json").trace(file)
+        assert read((workplace / "made" / file).read_bytes()) == read(
+            (workplace / file).read_bytes()
+        )
+
+
+def test_a_trace_beside_json_leaves_json_alone(workplace):
+    result = run("plan", TINY, "--time-limit", "1", "--json", "--trace", "trace.json")
+    row = json.loads(result.stdout)
+    events = json.loads((workplace / "trace.json").read_text())["traceEvents"]
+    held = [sum(e["args"].values()) for e in events if e["ph"] == "C"]
+    assert row["budget_bytes"] is None and held
+    assert "wrote trace.json" in result.stderr
+
+
 @pytest.mark.parametrize("level", ["layers", "modules", "operators"])
 def test_render_at_each_level(workplace, level):
     assert run("render", TINY, "graph.dot", "--level", level).exit_code == 0
@@ -94,6 +120,9 @@ def test_devices_are_those_here_and_those_on_data_sheets():
         (("render", "missing.json", "graph.svg"), 1, "missing.json"),
         (("report", TINY, "page.html", "-b", "1KiB", "--time-limit", "1"), 1, "no plan fits"),
         (("render", TINY), 2, "path"),
+        (("plan", TINY, "-b", "0.5", "--offload", "nowhere"), 1, "is no directory"),
+        (("train", TINY, "-b", "0.5", "--offload", "host"), 1, "give a directory"),
+        (("plan", TINY, "--time-limit", "1", "--trace", "trace.bmp"), 1, "trace.bmp"),
         (("plan", TINY, "--solver", "magic"), 1, "magic"),
         (("report", "tests.factories:broken"), 1, "ZeroDivisionError"),
     ],
@@ -120,3 +149,27 @@ def test_plans_that_were_saved_by_others_are_refused(workplace):
     assert result.exit_code == 1 and "is no plan" in result.stderr
     with pytest.raises(fxmem.PlanMismatch):
         fxmem.Plan.load("plan.json")
+
+
+def test_values_are_moved_to_a_directory(workplace):
+    (workplace / "disk").mkdir()
+    limits = ("--time-limit", "1")
+    least = run("plan", LAYERS, "-b", "1KiB", *limits).stderr
+    budget = int(re.search(r"least feasible found is .*\((\d+) bytes\)", least)[1]) - 200_000
+    moving = ("-b", str(budget), "--offload", "disk", *limits)
+    planned = run("plan", LAYERS, *moving, "--json", "--save", "plan.json")
+    assert planned.exit_code == 0, planned.output
+    row = json.loads(planned.stdout)
+    assert row["peak_bytes"] <= budget
+    assert row["moved_values"] > 0 and row["transfers"] >= 2 * row["moved_values"]
+    trained = run("train", LAYERS, *moving, "--steps", "1", "--json")
+    assert json.loads(trained.stdout)["measured_peak_bytes"] <= budget
+    assert list((workplace / "disk").iterdir()) == []
+    assert run("render", "plan.json", "graph.svg").exit_code == 0
+    assert "moved away and back" in (workplace / "graph.svg").read_text()
+
+
+def test_a_table_that_is_piped_has_a_line_for_each_row():
+    result = run("compare", TINY, "-b", "0.9", "-s", "greedy")
+    (row,) = [line for line in result.stdout.splitlines() if "greedy" in line]
+    assert row.count("│") == 8

@@ -27,7 +27,7 @@ STYLE = {
     "svg.fonttype": "none",  # text stays text: searchable, and small
     "svg.hashsalt": "fxmem",  # the same plan gives the same file
 }
-_SIZE = (10.5, 5.0)  # inches
+_WIDTH, _HEIGHT = 10.5, 5.0  # inches
 _DOTS = 160  # an inch, in PNG
 _BUDGET_IN_SIGHT = 1.6  # a budget further above the peak would squash the picture
 
@@ -36,12 +36,27 @@ def canvas() -> tuple[Figure, Axes]:
     """An empty picture; no pyplot, so no display and no state left behind."""
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=_SIZE, layout="constrained")
+    figure = Figure(figsize=(_WIDTH, _HEIGHT), layout="constrained")
     axes = figure.add_subplot()
+    _style(axes)
+    return figure, axes
+
+
+def canvas_over_strip(strip: float) -> tuple[Figure, Axes, Axes]:
+    """An empty picture, and below it a strip of so many inches over the same time."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(_WIDTH, _HEIGHT + strip), layout="constrained")
+    axes, below = figure.subplots(2, 1, sharex=True, height_ratios=(_HEIGHT, strip))
+    _style(axes)
+    _style(below)
+    return figure, axes, below
+
+
+def _style(axes: Axes) -> None:
     axes.spines[["top", "right"]].set_visible(False)
     axes.grid(axis="y", color="#E4E4E4", linewidth=0.8)
     axes.set_axisbelow(True)
-    return figure, axes
 
 
 def save(path: str | Path, draw: Callable[[], Figure]) -> None:

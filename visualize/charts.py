@@ -12,6 +12,7 @@ from fxmem.plan import Plan
 from .areas import areas_of
 from .canvas import INK, unit_of
 from .frontier import COLOURS
+from .links import WORK, lanes
 from .memory import charged
 from .pool import KINDS as POOL_KINDS
 from .pool import kind_of
@@ -19,7 +20,7 @@ from .pool import kind_of
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from fxmem.compare import Comparison
+    from fxmem.comparison import Comparison
 
 # Solvers are told apart by the sign too.
 _SIGNS = ("circle", "square", "diamond", "triangle-down", "triangle-up", "pentagon", "star", "x",
@@ -123,6 +124,35 @@ def _add_measured(figure: Figure, plan: Plan, measured: MeasuredStep, end: float
         line={"width": 1.5, "shape": "hv", "color": "black"},
         hovertemplate=f"%{{y:.2f}} {unit}",
     )
+
+
+def links_chart(plan: Plan) -> Figure | None:
+    """What compute and each link work on over time; None where nothing is moved."""
+    rows = lanes(plan)
+    if not rows:
+        return None
+    figure = _figure("predicted time since the step began (ms)", "", barmode="overlay",
+                     bargap=0.25, hovermode="closest",
+                     legend={"orientation": "h", "y": 1.2, "traceorder": "normal"})  # fmt: skip
+    figure.update_yaxes(categoryorder="array", categoryarray=list(rows)[::-1], title=None)
+    for kind, (words, colour) in WORK.items():
+        some = [(lane, s) for lane, work in rows.items() for s in work if s.kind == kind]
+        if not some:
+            continue
+        figure.add_bar(
+            orientation="h",
+            y=[lane for lane, _ in some],
+            base=[s.start * 1e3 for _, s in some],
+            x=[(s.end - s.start) * 1e3 for _, s in some],
+            name=words,
+            # A short transfer on a long step is still a line.
+            marker={"color": colour, "line": {"width": 1, "color": colour},
+                    "pattern": {"shape": "/" if kind == "again" else ""}},
+            text=[s.tip for _, s in some],
+            textposition="none",
+            hovertemplate=f"<b>{words}</b>: %{{text}}<br>from %{{base:.2f}} ms<extra></extra>",
+        )  # fmt: skip
+    return figure
 
 
 def pool_chart(plan: Plan) -> Figure | None:

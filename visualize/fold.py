@@ -178,10 +178,20 @@ def _titles(modules: Sequence[str]) -> dict[str, str]:
     return {**titles, "": "outside modules" if named else "the step"}
 
 
+def moved_parts(plan: Plan) -> dict[str, list[str]]:
+    """Operator of several values -> those of them that are moved."""
+    found: dict[str, list[str]] = {}
+    for value, operator in (plan.picture.owners if plan.picture else {}).items():
+        found.setdefault(operator, []).append(value)
+    return found
+
+
 def _values(plan: Plan, runs: Sequence[Run]) -> dict[str, tuple[str, ...]]:
     found: dict[str, list[str]] = {kind: [] for kind in DECISIONS.values()}
-    for name in dict.fromkeys(run.operator.name for run in runs):
-        decision = plan.decisions.get(name)
-        if decision is not None:
-            found[DECISIONS[type(decision)]].append(name)
+    parts = moved_parts(plan)
+    for operator in dict.fromkeys(run.operator.name for run in runs):
+        for name in (operator, *parts.get(operator, ())):
+            decision = plan.decisions.get(name)
+            if decision is not None:
+                found[DECISIONS[type(decision)]].append(name)
     return {kind: tuple(names) for kind, names in found.items()}

@@ -6,9 +6,10 @@ from collections.abc import Sequence
 from itertools import pairwise
 
 from fxmem.budget import format_bytes
-from fxmem.plan import Plan, Recompute
+from fxmem.plan import Offload, Plan, Recompute
 
 from .fold import Part, Run, fold
+from .links import short_tier
 from .scene import Box, Line, Scene, bent, bulge, straight
 
 _BETWEEN_ROWS, _BETWEEN_VALUES, _BETWEEN_COLUMNS = 26.0, 8.0, 60.0
@@ -55,7 +56,8 @@ def _boxes(plan: Plan, part: Part, number: int) -> dict[str, Box]:
         if not names and not (kind == "recomputed" and again):
             continue
         held = format_bytes(sum(plan.value_bytes.get(name, 0) for name in names))
-        words: tuple[str, ...] = (f"{kind}: {len(names)}, {held}",)
+        word = "moved" if kind == "offloaded" else kind
+        words: tuple[str, ...] = (f"{word}: {len(names)}, {held}",)
         at_peak = False
         if kind == "recomputed":
             words = (words[0], f"again in {_time(sum(run.moment.seconds for run in again))}")
@@ -63,7 +65,8 @@ def _boxes(plan: Plan, part: Part, number: int) -> dict[str, Box]:
             if at_peak:
                 words = (*words, f"peak {format_bytes(plan.peak_bytes)}")
         if kind == "offloaded":
-            words = (words[0], "to " + ", ".join(sorted({plan.decisions[n].dst for n in names})))  # type: ignore[union-attr]
+            tiers = {d.dst for n in names if isinstance(d := plan.decisions[n], Offload)}
+            words = (words[0], "to " + ", ".join(sorted(map(short_tier, tiers))))
         tip = "\n".join((f"{part.title}, {kind}", *_largest(plan, names)))
         row[kind] = Box(f"{kind}{number}", kind, words, tip, at_peak)
     return row

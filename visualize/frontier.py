@@ -13,7 +13,7 @@ from .canvas import FAINT, INK, canvas, save, unit_of
 if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
-    from fxmem.compare import ComparedPlan, Comparison
+    from fxmem.comparison import ComparedPlan, Comparison
 
 # Solvers are told apart by the mark too: not everyone tells the colours apart.
 _MARKS = "osD^vP*X<>ph"

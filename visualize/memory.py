@@ -12,7 +12,8 @@ from fxmem.measure import MeasuredStep
 from fxmem.plan import Moment, Plan
 
 from .areas import COLOURS, Area, areas_of, live_at
-from .canvas import FAINT, INK, canvas, draw_budget, label_point, save, unit_of
+from .canvas import FAINT, INK, canvas, canvas_over_strip, draw_budget, label_point, save, unit_of
+from .links import draw_links, lanes
 from .pool import plot_pool
 
 if TYPE_CHECKING:
@@ -34,7 +35,8 @@ def plot_plan(
     """Draw the predicted memory of a plan over the time of one step, or its arena.
 
     Areas are stacked by what bytes are held for; the legend gives each one's bytes at the peak,
-    and the largest values that live there.
+    and the largest values that live there. Where values are moved, the links to slower tiers
+    stand below, beside compute.
 
     Parameters
     ----------
@@ -84,9 +86,15 @@ def plot_steps(
 
 def draw_plan(plan: Plan, measured: MeasuredStep | None = None) -> Figure:
     """The figure that `plot_plan` saves."""
-    figure, axes = canvas()
     moments = plan.timeline
     edges, timed = _edges(moments)
+    links = lanes(plan) if timed else {}
+    if links:
+        figure, axes, lowest = canvas_over_strip(0.5 + 0.32 * len(links))
+        draw_links(lowest, links)
+    else:
+        figure, axes = canvas()
+        lowest = axes
     highest = max(plan.peak_bytes, 1)
     if measured is not None:
         highest = max(highest, measured.peak_bytes + charged(plan, measured))
@@ -115,7 +123,7 @@ def draw_plan(plan: Plan, measured: MeasuredStep | None = None) -> Figure:
         text = f"peak {format_bytes(peak.live_bytes)} at {peak.name} ({peak.phase})"
         _name_peak(axes, text, (middle, top), above)
     _mark_turn(axes, moments, edges)
-    axes.set_xlabel("predicted time since the step began (ms)" if timed else "operators run")
+    lowest.set_xlabel("predicted time since the step began (ms)" if timed else "operators run")
     axes.set_ylabel(f"memory held ({unit})")
     axes.set_title(_plan_title(plan), loc="left", pad=24, color=INK)
     _legends(axes, plan, areas, measured)

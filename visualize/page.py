@@ -4,29 +4,30 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from html import escape
 from importlib import resources
 from pathlib import Path
 from string import Template
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fxmem.budget import format_bytes
 from fxmem.errors import FxmemError
 from fxmem.measure import MeasuredStep
-from fxmem.plan import Plan, Recompute
+from fxmem.plan import Plan
 
-from .charts import frontier_chart, memory_chart, objects, pool_chart, progress_chart
+from .charts import frontier_chart, links_chart, memory_chart, objects, pool_chart, progress_chart
 from .engine import draw
 from .fold import LEVELS, choose_level, fold, runs_of
 from .graph import scene_of, source_of
 from .memory import charged
+from .tables import comparison_table, decisions_table
 
 if TYPE_CHECKING:
     from plotly.graph_objects import Figure
 
-    from fxmem.compare import Comparison
+    from fxmem.comparison import Comparison
 
 
 _MOST_INLINE = 4000  # runs; the picture of more takes seconds to open
@@ -51,7 +52,7 @@ class _Page:
         told = f'<p class="note">{escape(note)}</p>' if note else ""
         if figure is not None:
             self.charts[name] = figure
-            low = " low" if name == "progress" else ""
+            low = " low" if name in ("progress", "links") else ""
             told += f'<div class="chart{low}" id="{name}" data-chart="{name}"></div>'
         self.section(title, told)
 
@@ -100,8 +101,13 @@ def write_report(plan: Plan, path: str | Path, measured: MeasuredStep | None = N
     )
     page.sections.append(_figures(plan, measured))
     page.chart("memory", "Memory over time", memory_chart(plan, measured))
+    if plan.transfers:
+        page.chart(
+            "links", "Links beside compute", links_chart(plan),
+            "What is moved to a slower tier and back, and what the step waits for.",
+        )  # fmt: skip
     page.section("Graph", _graph(page, plan))
-    page.section("Decisions", _decisions(plan))
+    page.section("Decisions", decisions_table(plan))
     page.chart(
         "pool", "Pool", pool_chart(plan),
         "" if plan.pool else "No arena: the plan has not run yet, or none fits its budget.",
@@ -137,35 +143,8 @@ def write_comparison(comparison: Comparison, path: str | Path) -> None:
     page = _Page("Plans compared", f"{len(rows)} plans by {', '.join(solvers)}")
     page.chart("frontier", "Time against peak", frontier_chart(comparison),
                "Down and to the left is better.")  # fmt: skip
-    page.section("All plans", _table("plans", *_compared(rows)))
+    page.section("All plans", comparison_table(rows))
     page.write(path)
-
-
-def _compared(rows: Sequence[Mapping[str, Any]]) -> tuple[list[str], list[list[str]]]:
-    """Headings and cells of a comparison; columns that nobody filled are left out."""
-    columns: dict[str, tuple[str, Callable[[Any], str]]] = {
-        "solver": ("solver", escape),
-        "budget": ("budget", escape),
-        "status": ("status", escape),
-        "peak_bytes": ("peak", _bytes),
-        "seconds": ("time", _milliseconds),
-        "overhead": ("overhead", _share),
-        "gap": ("gap", _share),
-        "planning_seconds": ("planned in", lambda s: _number(round(s * 1e3), f"{s:.1f} s")),
-        "measured_peak_bytes": ("peak, measured", _bytes),
-        "measured_seconds": ("time, measured", _milliseconds),
-        "measured_overhead": ("overhead, measured", _share),
-    }
-    filled = [key for key in columns if any(row[key] is not None for row in rows)]
-    cells = [
-        ["" if row[key] is None else columns[key][1](row[key]) for key in filled] for row in rows
-    ]
-    return [columns[key][0] for key in filled], cells
-
-
-def _share(share: float) -> str:
-    # Shares may lie below zero; keys count up from what none of them reaches.
-    return _number(round((share + 10) * 1e6), f"{share:+.1%}")
 
 
 def _figures(plan: Plan, measured: MeasuredStep | None) -> str:
@@ -183,6 +162,10 @@ def _figures(plan: Plan, measured: MeasuredStep | None) -> str:
         ("gap to the bound", f"{plan.gap:.2%}", f"{plan.status} by {plan.solver}"),
         ("recomputed", str(sum(m.recomputed for m in plan.timeline)), "runs"),
     ]
+    if plan.transfers:
+        wait = sum(t.stall for t in plan.transfers) * 1e3
+        moved = sum(t.bytes for t in plan.transfers if t.direction == "out")
+        rows.append(("moved", format_bytes(moved), f"{wait:.1f} ms waited for"))
     if measured is not None:
         held = format_bytes(measured.peak_bytes)
         more = f"{measured.seconds * 1e3:.1f} ms a step"
@@ -245,72 +228,3 @@ def _names(plan: Plan, level: str) -> dict[str, list[str]]:
         for kind, names in boxes.items():
             found[f"{level}_{kind}{number}"] = [part.title, *names]
     return found
-
-
-def _decisions(plan: Plan) -> str:
-    seconds = {m.name: m.seconds for m in reversed(plan.timeline)}
-    operators = plan.picture.operators if plan.picture else ()
-    modules = {o.name: o.module.replace("/", ".") for o in operators}
-    rows, names = [], []
-    for name in sorted(plan.decisions, key=lambda n: -plan.value_bytes.get(n, 0)):
-        decision = plan.decisions[name]
-        kind = type(decision).__name__.lower()
-        again = decision.times if isinstance(decision, Recompute) else 0
-        one = seconds.get(name, 0.0)
-        names.append(f"{name} {modules.get(name, '')}")
-        rows.append((
-            f'<button class="find">{escape(name)}</button>',
-            escape(modules.get(name, "")),
-            f'<span class="{kind}">{kind}</span>',
-            _number(again, str(again)),
-            _bytes(plan.value_bytes.get(name, 0)),
-            _milliseconds(one),
-            _milliseconds(again * one),
-        ))  # fmt: skip
-    heads = ("value", "module", "decision", "runs again", "bytes", "one run", "time spent again")
-    return (
-        f'<p class="note">{len(rows)} values that backward needs.</p><div class="bar">'
-        '<input type="search" id="search" placeholder="search by name or module" '
-        'aria-label="search by name or module"></div>' + _table("decisions", heads, rows, names)
-    )
-
-
-def _bytes(count: int) -> str:
-    return _number(count, format_bytes(count))
-
-
-def _milliseconds(seconds: float) -> str:
-    return _number(round(seconds * 1e9), f"{seconds * 1e3:.3f} ms")
-
-
-def _number(key: int, words: str) -> str:
-    return f"<!--{key}-->{words}"
-
-
-def _table(
-    name: str, heads: Sequence[str], rows: Iterable[Sequence[str]], names: Iterable[str] = ()
-) -> str:
-    """A table that sorts; a cell that begins with a number in a comment sorts by it."""
-    known = list(names)
-    lines = []
-    numeric: set[int] = set()
-    for i, row in enumerate(rows):
-        cells = []
-        for column, cell in enumerate(row):
-            key = re.match(r"<!--(\d+)-->", cell)
-            if key:
-                numeric.add(column)
-                cell = f'<td class="number" data-key="{key[1]}">{cell[key.end() :]}</td>'
-            else:
-                cell = f"<td>{cell}</td>"
-            cells.append(cell)
-        about = f' data-names="{escape(known[i])}"' if known else ""
-        lines.append(f"<tr{about}>{''.join(cells)}</tr>")
-    head = "".join(
-        f"<th{' class=number' if i in numeric else ''}><button>{escape(h)}</button></th>"
-        for i, h in enumerate(heads)
-    )
-    return (
-        f'<div class="rows"><table class="sorted" id="{name}"><thead><tr>{head}</tr></thead>'
-        f"<tbody>{''.join(lines)}</tbody></table></div>"
-    )

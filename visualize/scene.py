@@ -57,6 +57,7 @@ LINES = {
     "kept": {"color": "#0072B2", "penwidth": "1.3", "arrowsize": "0.6"},
     "far kept": {"color": "#0072B280", "penwidth": "0.9", "arrowsize": "0.5"},
     "again": {"color": "#D55E00", "penwidth": "1.4", "arrowsize": "0.6", "style": "dashed"},
+    "far moved": {"color": "#A04A7A99", "penwidth": "0.9", "arrowsize": "0.5"},
     "moved": {"color": "#A04A7A", "penwidth": "1.3", "arrowsize": "0.6"},
 }
 PEAK = "#C00000"

@@ -81,8 +81,29 @@ def _chrome(plan: Plan, measured: MeasuredStep | None) -> Iterator[dict[str, Any
         yield _counter("memory", begin, {"held": moment.live_bytes})
         if plan.budget_bytes is not None:
             yield _counter("budget", begin, {"bytes": plan.budget_bytes})
+    yield from _links(plan)
     for seconds, held_then in measured.timeline if measured else ():
         yield _counter("measured memory", seconds * _MICROSECONDS, {"held": held_then})
+
+
+def _links(plan: Plan) -> Iterator[dict[str, Any]]:
+    """Transfers in a lane for each way of each link, and what the step waits for them."""
+    numbers: dict[str, int] = {}
+    for t in plan.transfers:
+        name = f"{'to' if t.direction == 'out' else 'from'} {t.tier}"
+        if name not in numbers:
+            numbers[name] = len(_LANES) + len(numbers) + 1
+            yield {**_meta("thread_name", name), "tid": numbers[name]}
+        yield {
+            "name": t.value,
+            "cat": "moved",
+            "ph": "X",
+            "ts": t.start * _MICROSECONDS,
+            "dur": (t.end - t.start) * _MICROSECONDS,
+            "pid": 1,
+            "tid": numbers[name],
+            "args": {"bytes": t.bytes, "waited for": t.stall},
+        }
 
 
 def _meta(kind: str, name: str) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from fxmem.errors import FxmemError
 from fxmem.plan import Keep, Offload, Plan, Recompute
 
 from .engine import draw
-from .fold import Run, fold
+from .fold import Run, fold, moved_parts
 from .scene import Box, Line, Note, Point, Scene, bent
 
 _BETWEEN_ROWS, _BETWEEN_SIDES, _TITLE = 54.0, 170.0, 14
@@ -79,6 +79,7 @@ def _kind(tail: Box) -> str:
 def _boxes(plan: Plan, runs: Sequence[Run]) -> dict[int, Box]:
     """A box for each run, by its number."""
     peak = plan.peak_moment()
+    parts = moved_parts(plan)
     boxes = {}
     for run in runs:
         operator, moment = run.operator, run.moment
@@ -91,6 +92,8 @@ def _boxes(plan: Plan, runs: Sequence[Run]) -> dict[int, Box]:
             f"{format_bytes(moment.live_bytes)} held while it runs"
         )
         kind = _kind_of(plan, run)
+        if kind in ("forward", "kept") and (moved := parts.get(operator.name)):
+            kind, tip = "offloaded", f"{tip}\nmoved: {', '.join(moved)}"
         boxes[run.number] = Box(f"run{run.number}", kind, lines, tip, moment is peak)
     return boxes
 
@@ -204,7 +207,7 @@ def _line(tail: Box, head: Box) -> Line:
     if tail.kind not in later and head.kind in later:
         start, end = tail.side("right"), head.side("left")
         reach = (end[0] - start[0]) / 2
-        kind = "far kept" if tail.kind == "kept" else "far"
+        kind = {"kept": "far kept", "offloaded": "far moved"}.get(tail.kind, "far")
         return Line(tail.name, head.name, kind, bent(start, end, (reach, 0), (reach, 0)))
     if abs(head.at[1] - tail.at[1]) < max(head.height, tail.height):
         ahead = head.at[0] > tail.at[0]

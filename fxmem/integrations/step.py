@@ -122,12 +122,15 @@ class Part:
         except InfeasibleBudget as error:
             least, budget = error.minimum_bytes, error.budget_bytes
             others = [p for p in self.step.parts if p is not self and not p.holds_least]
-            squeezed = self.session.reserve_bytes
+            squeezed = self.session.margin.reserve_bytes
             if least is None or self.step.options.budget.bytes is None:
                 raise
             if squeezed >= least - budget > 0:
                 # Asked to hold less than it can: as little as it can.
-                self.holds_least, self.session.reserve_bytes = True, squeezed - (least - budget)
+                self.holds_least, self.session.margin.reserve_bytes = (
+                    True,
+                    squeezed - (least - budget),
+                )
             elif not others:
                 raise
             else:
@@ -142,7 +145,7 @@ class Part:
 
     def _ask(self, others: list[Part], missing: int) -> None:
         for part in others:
-            part.session.reserve_bytes += missing
+            part.session.margin.reserve_bytes += missing
             part.must_hold_less = True
         warnings.warn(
             f"fxmem: the graphs of this step leave its last one {missing} bytes too few; this step "

@@ -50,7 +50,7 @@ def test_planning_time(monkeypatch):
         seconds["plan"] = time.perf_counter() - start
         return step
 
-    monkeypatch.setattr("fxmem.session.plan_step", timed)
+    monkeypatch.setattr("fxmem.margin.plan_step", timed)
     for share in (0.5, 0.3, 0.26):
         fitted = fxmem.optimize(module, share, inputs)
         print(f"{share}: planned in {seconds['plan']:.1f} s, gap {fitted.plan.gap:.2%}")

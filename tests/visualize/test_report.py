@@ -13,7 +13,7 @@ import pytest
 
 from fxmem import Comparison, FxmemError, Keep, MeasuredStep, Plan, Recompute
 from fxmem.budget import Budget
-from fxmem.compare import ComparedPlan
+from fxmem.comparison import ComparedPlan
 from fxmem.picture import Improvement, Operator, StepPicture
 from fxmem.plan import Moment
 from fxmem.simulate import Lifetime

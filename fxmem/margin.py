@@ -1,0 +1,111 @@
+"""What a session keeps free of its budget, from what its steps measured over their plans."""
+
+from __future__ import annotations
+
+import logging
+import warnings
+from dataclasses import dataclass, field, replace
+
+import torch.fx as fx
+
+from .errors import BudgetWarning, InfeasibleBudget
+from .plan import Plan
+from .planning import Options, PlannedStep, plan_step
+from .scheduling import CLOSE
+
+log = logging.getLogger("fxmem")
+
+# Share of the budget that may be spared so that an arena fits it.
+_MOST_SPARED = 0.03
+
+
+@dataclass
+class Margin:
+    """Bytes kept free of the budget.
+
+    Attributes
+    ----------
+    reserve_bytes : int
+        What a step measured over its plan.
+    spare_bytes : int
+        So that an arena fits.
+    spares : int
+        How often more may be spared.
+    bounds : dict
+        Graph hash -> lower bound of the time, in seconds, with nothing spared.
+    """
+
+    reserve_bytes: int = 0
+    spare_bytes: int = 0
+    spares: int = 2
+    bounds: dict[str, float] = field(default_factory=dict)
+
+    def plan_step(
+        self, joint: fx.GraphModule, forward_outputs: int, resident_bytes: int, options: Options
+    ) -> PlannedStep:
+        """As of `planning.plan_step`, with bytes to spare for the arena where that is feasible.
+
+        Raises
+        ------
+        InfeasibleBudget
+        """
+        reserved = replace(options, reserve_bytes=self.reserve_bytes)
+        if self.spare_bytes:
+            sparing = replace(options, reserve_bytes=self.reserve_bytes + self.spare_bytes)
+            try:
+                step = plan_step(joint, forward_outputs, resident_bytes, sparing)
+            except InfeasibleBudget:
+                self.spare_bytes = self.spares = 0
+            else:
+                # The bound of a smaller budget is none of this one's.
+                plan = step.plan
+                bound = min(plan.lower_bound_seconds, self.bounds.get(plan.graph_hash, 0.0))
+                optimal = plan.status == "optimal" and plan.seconds <= bound
+                status = "optimal" if optimal else "feasible"
+                step.plan = replace(plan, lower_bound_seconds=bound, status=status)
+                return step
+        return plan_step(joint, forward_outputs, resident_bytes, reserved)
+
+    def spare_more(self, over: int, plan: Plan) -> bool:
+        """Is it worth planning anew with a little less, so that an arena fits the budget?
+
+        The arena saves page faults, more than a plan costs that is a little tighter. Only where
+        the solver came close to its bound, and soon: elsewhere it takes its whole time limit.
+
+        Parameters
+        ----------
+        over : int
+            Bytes by which the step with its arena would pass the budget.
+        plan : Plan
+            Has a budget.
+        """
+        assert plan.budget_bytes is not None
+        wanted = self.spare_bytes + over + over // 4
+        within_reach = wanted <= _MOST_SPARED * plan.budget_bytes
+        within_reach &= plan.overhead > 0 and plan.gap <= CLOSE
+        if self.spares == 0 or not within_reach:
+            log.info("the arena takes %d bytes more than the budget: it is not used", over)
+            return False
+        self.spare_bytes, self.spares = wanted, self.spares - 1
+        known = self.bounds.get(plan.graph_hash, plan.lower_bound_seconds)
+        self.bounds[plan.graph_hash] = min(known, plan.lower_bound_seconds)
+        return True
+
+    def learn(self, step: PlannedStep, peak_above_start: int) -> bool:
+        """Note what a step measured; True, with a warning, where that is over its budget."""
+        plan = step.plan
+        step.measured = max(step.measured or 0, plan.resident_bytes + peak_above_start)
+        budget = plan.budget_bytes
+        log.info("peak %d measured, %d predicted", step.measured, plan.peak_bytes)
+        if budget is None or step.measured <= budget:
+            return False
+        # At least what the plan is short of: what it left free of the budget did not help.
+        over, short = step.measured - budget, step.measured - plan.peak_bytes
+        self.reserve_bytes = max(self.reserve_bytes + over, short)
+        warnings.warn(
+            f"fxmem: a step took {step.measured} bytes, {over} over its budget; it is planned "
+            "anew with what was learnt before the next one runs.",
+            BudgetWarning,
+            stacklevel=3,
+        )
+        return True
