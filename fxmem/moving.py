@@ -116,7 +116,8 @@ def with_moves(plan: Plan, moved: Moved, trace: StepTrace, lowered: Lowered) -> 
         if isinstance(move, Move):
             away |= set(trace.storages.of[move.value])
             if move.value.target is getitem:
-                owner[move.value.name] = move.value.args[0].name  # type: ignore[union-attr]
+                (whole,) = move.value.all_input_nodes
+                owner[move.value.name] = whole.name
     stays = _held_over_turn(lowered, moved.solution.sequence, away)
     decisions = {n: d for n, d in plan.decisions.items() if n not in owner.values() or n in stays}
     sizes.update({name: stays[name] for name in owner.values() if name in stays})
