@@ -140,12 +140,13 @@ def _is_picture(row: Any) -> bool:
         "operators": _list(operator),
         "lifetimes": _list(life),
         "residents": _table(_count),
+        "owners": _table(_text),
         "progress": _list(_row_of(_seconds, _seconds, _seconds)),
     }
     return (
         isinstance(row, dict)
-        and set(row) == set(wanted)
-        and all(is_right(row[name]) for name, is_right in wanted.items())
+        and set(row) | {"owners"} == set(wanted)  # plans of before had none
+        and all(is_right(row[name]) for name, is_right in wanted.items() if name in row)
         and all(o[2] < len(row["modules"]) for o in row["operators"])
         and all(i < len(row["operators"]) for o in row["operators"] for i in o[6])
     )
