@@ -78,18 +78,18 @@ class StepPicture:
     residents : mapping
         Kind (``"parameters"``, ``"optimizer"``, ...) -> bytes held throughout; empty where only
         their sum is known.
-    owners : mapping
-        Moved value -> its operator, where that has several values.
     progress : tuple of Improvement
         Of the search that found the plan, if there was need of one. Two pictures that
         differ in it alone are equal: clocks do not repeat.
+    owners : mapping
+        Moved value -> its operator, where that has several values.
     """
 
     operators: tuple[Operator, ...]
     lifetimes: tuple[Lifetime, ...]
     residents: Mapping[str, int] = field(default_factory=dict)
-    owners: Mapping[str, str] = field(default_factory=dict)
     progress: tuple[Improvement, ...] = field(default=(), compare=False)
+    owners: Mapping[str, str] = field(default_factory=dict)
 
     def to_row(self) -> dict[str, Any]:
         """As JSON can hold it; names of modules are written once."""
@@ -118,8 +118,8 @@ class StepPicture:
             ),
             tuple(Lifetime(*life) for life in row["lifetimes"]),
             row["residents"],
-            row.get("owners", {}),
             tuple(Improvement(*p) for p in row["progress"]),
+            row.get("owners", {}),
         )
 
 

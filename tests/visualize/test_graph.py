@@ -139,7 +139,7 @@ def test_offloaded_values_have_their_own_look(plan) -> None:
     moved = replace(plan, decisions={**plan.decisions, "addmm": Offload("cuda:0", "cpu")})
     scene = scene_of(moved, "layers")
     (box,) = [b for b in scene.boxes if b.kind == "offloaded" and not b.name.startswith("legend")]
-    assert box.lines == ("offloaded: 1, 30.0 MiB", "to cpu")
+    assert box.lines == ("moved: 1, 30.0 MiB", "to cpu")
     assert "offloaded" in kinds(scene_of(moved, "operators"))
 
 
