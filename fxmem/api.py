@@ -91,20 +91,23 @@ def optimize(
     BudgetSyntaxError, TraceError
     """
     check_solver(solver)
-    if isinstance(budget, Mapping):
-        raise FxmemError("budgets for several devices are not supported yet; give one budget.")
     if backend not in BACKENDS:
         raise FxmemError(f"backend={backend!r} is not known; give one of {', '.join(BACKENDS)}.")
     if offload is not None and backend != "eager":
         raise FxmemError(f"offload works with backend='eager', not with {backend!r}.")
+    one, several = read_budgets(budget, model)
+    if several and (backend != "eager" or offload is not None):
+        raise FxmemError("budgets for several devices work with backend='eager' and no offload.")
     options = Options(
-        budget=Budget.parse(budget),
+        budget=one,
+        devices=several,
         costs=_cost_table(costs, model, cache, progress),
         solver=solver,
         time_limit=time_limit,
         # Inductor chooses by itself what to write over.
         reuse=pool and backend != "inductor",
-        pool=pool,
+        # Logical devices share one memory, and no arena divides it.
+        pool=pool and not several,
         offload=_directory(offload, model),
         seed=seed,
         cache=cache,
@@ -169,6 +172,33 @@ def plan(
     rehearse(model, session, example_inputs, optimizer)
     assert session.plan is not None
     return session.plan
+
+
+def read_budgets(
+    budget: Any, model: torch.nn.Module
+) -> tuple[Budget, tuple[tuple[str, Budget], ...]]:
+    """One budget, or name and budget of each of several devices.
+
+    Raises
+    ------
+    BudgetSyntaxError
+    UnsupportedDevice
+        Several devices that are not logical devices of the CPU.
+    """
+    if not isinstance(budget, Mapping):
+        return Budget.parse(budget), ()
+    devices = Budget.parse_devices(budget)
+    if len(devices) == 1:
+        return next(iter(devices.values())), ()
+    kinds = {t.device.type for t in (*model.parameters(), *model.buffers())} - {"meta"}
+    kinds |= {name.partition(":")[0] for name in devices}
+    if kinds != {"cpu"}:
+        raise UnsupportedDevice(
+            f"one process drives several devices on the CPU only, as logical devices (cpu:0, "
+            f"cpu:1), not on {', '.join(sorted(kinds - {'cpu'}))}. Give fxmem.pipeline the "
+            "budgets, with one process for each device."
+        )
+    return Budget(), tuple(devices.items())
 
 
 def check_solver(solver: str) -> None:

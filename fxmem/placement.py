@@ -81,7 +81,8 @@ def _run(
     step: PlannedStep, runs: tuple[Boxed, Boxed], args: list[Any], native: Native | None
 ) -> Proof:
     written = len(step.written_inputs)
-    return prove(*runs, args, step.forward_outputs, written, step.tangents, step.device, native)
+    outputs, logical = step.forward_outputs, len(step.plan.devices)
+    return prove(*runs, args, outputs, written, step.tangents, step.device, native, logical)
 
 
 def place_step(

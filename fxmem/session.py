@@ -14,19 +14,23 @@ import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 import torch.fx as fx
 from torch._dynamo.backends.common import aot_autograd  # stable from 2.11 to 2.15
+from torch._functorch._aot_autograd.descriptors import PlainAOTInput  # private; since 2.9
 from torch._guards import TracingContext
 
 from . import inductor
 from .compile import boxed
 from .errors import BudgetWarning, InfeasibleBudget
 from .passes.layout import lay_out_gradients
+from .passes.shard import STAGE, stage_mark
 from .placement import place_step, prove_step
 from .plan import Plan
 from .planning import Options, PlannedStep, plan_step
-from .residents import Holder
+from .residents import Holder, share_residents
+from .runtime.devices import marker
 from .runtime.native import load as load_native
 from .runtime.prove import Boxed
 from .scheduling import CLOSE
+from .shard_plan import plan_shards
 
 log = logging.getLogger("fxmem")
 
@@ -130,7 +134,10 @@ class Session:
             joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_more: Any
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
             laid_out = lay_out_gradients(joint, leaves)
-            step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
+            if self.options.devices:
+                step = self._plan_shards(laid_out, num_fwd_outputs, example_inputs)
+            else:
+                step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
             step.plan = _with_residents(step.plan, kinds)
             planned.append(step)
             self.steps.append(step)
@@ -172,6 +179,8 @@ class Session:
         """A function of a list that runs one graph, by the chosen backend."""
         if self.uses_inductor:
             return inductor.compile_graph(module, inputs, is_backward)
+        if self.options.devices:
+            return boxed(module, marker([stage_mark(n).get(STAGE) for n in module.graph.nodes]))
         return boxed(module)
 
     def _forward(
@@ -222,7 +231,10 @@ class Session:
         pools = self.options.pool and step.device.type == "cpu"
         native = load_native() if pools else None
         recorded = prove_step(step, forward, args, native, by_operator=not self.uses_inductor)
-        self.learn(step, recorded.proof.peak_bytes)
+        if step.plan.devices:
+            self._learn_devices(step, recorded.proof.device_peaks)
+        else:
+            self.learn(step, recorded.proof.peak_bytes)
         if self.stale:
             raise PlanAnew
         if native is None:
@@ -271,6 +283,48 @@ class Session:
                 step.plan = replace(plan, lower_bound_seconds=bound, status=status)
                 return step
         return plan_step(joint, forward_outputs, resident_bytes, options)
+
+    def _plan_shards(
+        self, joint: fx.GraphModule, forward_outputs: int, inputs: Sequence[Any]
+    ) -> PlannedStep:
+        """Plan over several devices; what no stage reads is held by the first."""
+        number = {
+            n.name: n.meta["desc"].idx
+            for n in joint.graph.find_nodes(op="placeholder")
+            if isinstance(n.meta.get("desc"), PlainAOTInput)
+        }
+        known = [*inputs, *self.arguments]
+        total, _ = self._count_residents(known)
+
+        def residents(homes: Mapping[str, int]) -> list[int]:
+            placed = [(inputs[i], homes[name]) for name, i in number.items() if name in homes]
+            return share_residents(self.residents, total, placed)
+
+        options = replace(self.options, reserve_bytes=self.reserve_bytes)
+        return plan_shards(joint, forward_outputs, residents, options)
+
+    def _learn_devices(self, step: PlannedStep, peaks: Sequence[int]) -> None:
+        """The same as `learn`, for each of several devices with its own budget."""
+        shares = step.plan.devices
+        measured = [s.resident_bytes + p for s, p in zip(shares, peaks, strict=True)]
+        step.measured = sum(measured)
+        over = {
+            s.device: m - s.budget_bytes
+            for s, m in zip(shares, measured, strict=True)
+            if s.budget_bytes is not None and m > s.budget_bytes
+        }
+        for share, found in zip(shares, measured, strict=True):
+            log.info("%s: peak %d measured, %d predicted", share.device, found, share.peak_bytes)
+        if over:
+            self.reserve_bytes += max(over.values())
+            self.stale = True
+            told = ", ".join(f"{extra} bytes on {device}" for device, extra in over.items())
+            warnings.warn(
+                f"fxmem: a step took {told} over the budget; it is planned anew with what was "
+                "learnt before the next one runs.",
+                BudgetWarning,
+                stacklevel=2,
+            )
 
     def learn(self, step: PlannedStep, peak_above_start: int) -> None:
         """Compare a measured step with its plan; over budget means a new plan."""

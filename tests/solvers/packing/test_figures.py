@@ -6,9 +6,9 @@ import time
 from pathlib import Path
 
 import pytest
+from tests.clock import within
 
 from fxmem.solvers.packing import PackingProblem, check, pack, warm_up
-from tests.clock import within
 from tests.solvers.packing.packing_cases import training_step
 
 INSTANCES = Path(__file__).parents[4] / "shared" / "data" / "packing"

@@ -12,6 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from hypothesis import given, settings
+from tests.clock import within
 from typer.testing import CliRunner
 
 from fxmem.solvers.packing import PackingProblem, check, pack, warm_up
@@ -19,7 +20,6 @@ from fxmem.solvers.packing.__main__ import app
 from fxmem.solvers.packing.arrays import Buffers
 from fxmem.solvers.packing.greedy import each_order, fill, greedy, orders
 from fxmem.solvers.packing.skyline import lowest_first
-from tests.clock import within
 from tests.solvers.packing.packing_cases import least_height, problems, training_step, uniform
 
 

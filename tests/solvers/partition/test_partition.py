@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clock import within
 
 from fxmem.solvers.partition import (
     Device,
@@ -27,7 +28,6 @@ from fxmem.solvers.partition import (
 from fxmem.solvers.partition.frontier import Frontiers
 from fxmem.solvers.partition.problem import link_seconds
 from fxmem.solvers.partition.simulate import compiled, step_seconds
-from tests.clock import within
 
 
 def random_problem(seed: int, most_items: int = 12, most_devices: int = 4) -> PartitionProblem:

@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clock import within
 
 from fxmem.solvers.remat import RematProblem, check, solve, warm_up
 from fxmem.solvers.remat.arrays import flatten
 from fxmem.solvers.remat.blocks import Alone, _carried, kind_of, ways_of
 from fxmem.solvers.remat.rotor import costs_of
 from fxmem.solvers.remat.stages import chain_of_stages
-from tests.clock import within
 from tests.solvers.remat.remat_cases import problems
 from tests.solvers.remat.transformer import transformer
 

@@ -8,10 +8,10 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clock import within
 
 from fxmem.solvers.remat import SOLVERS, RematProblem, check, solve, warm_up
 from fxmem.solvers.remat.exact import exact
-from tests.clock import within
 from tests.solvers.remat.remat_cases import random_problem, shortest
 from tests.solvers.remat.test_solve import verify
 from tests.solvers.remat.transformer import transformer

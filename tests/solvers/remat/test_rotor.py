@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clock import within
 
 from fxmem.solvers.remat import RematProblem, check, solve, warm_up
 from fxmem.solvers.remat.arrays import flatten
 from fxmem.solvers.remat.chainplan import FOREVER, ChainCosts, ChainPlan, Step
 from fxmem.solvers.remat.stages import chain_of_stages, local_peak
-from tests.clock import within
 from tests.solvers.remat.remat_cases import problems
 from tests.solvers.remat.test_solve import segments
 from tests.solvers.remat.transformer import transformer

@@ -8,6 +8,7 @@ import threading
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.clock import within
 
 from fxmem.solvers.remat import (
     SOLVERS,
@@ -19,7 +20,6 @@ from fxmem.solvers.remat import (
     solve,
     warm_up,
 )
-from tests.clock import within
 from tests.solvers.remat.remat_cases import optimum, problems, random_problem
 
 
