@@ -21,7 +21,7 @@ from . import inductor
 from .compile import boxed
 from .errors import BudgetWarning, InfeasibleBudget
 from .passes.layout import lay_out_gradients
-from .passes.shard import STAGE, stage_mark
+from .passes.shard import stages_of
 from .placement import place_step, prove_step
 from .plan import Plan
 from .planning import Options, PlannedStep, plan_step
@@ -180,7 +180,7 @@ class Session:
         if self.uses_inductor:
             return inductor.compile_graph(module, inputs, is_backward)
         if self.options.devices:
-            return boxed(module, marker([stage_mark(n).get(STAGE) for n in module.graph.nodes]))
+            return boxed(module, marker(stages_of(module.graph)))
         return boxed(module)
 
     def _forward(

@@ -111,8 +111,9 @@ class Sides:
 def sides(trace: StepTrace) -> Sides:
     """Tell forward from backward.
 
-    Forward is what forward outputs and random draws depend on, and the copies of its values that later stages
-    read in their backward part: the stage that such a value comes from may free it sooner.
+    Forward is what forward outputs and random draws depend on, and the copies of its values
+    that later stages read in their backward part: the stage that such a value comes from may
+    free it sooner.
     """
     forward: set[fx.Node] = set()
     gradients = _after_tangents(trace)

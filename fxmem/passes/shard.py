@@ -20,7 +20,7 @@ from torch._guards import detect_fake_mode
 from torch.fx.node import map_aggregate
 
 from ..errors import TraceError
-from ..storages import is_effect, is_item, is_random, is_view
+from ..storages import is_effect, is_item, is_random, is_view, operators
 from .split import is_tangent
 
 aten = torch.ops.aten
@@ -39,6 +39,12 @@ def stage_of(node: fx.Node) -> int:
 def stage_mark(node: fx.Node) -> dict[str, int]:
     """What a node needs in its meta to run in the stage of ``node``; nothing on one device."""
     return {STAGE: node.meta[STAGE]} if STAGE in node.meta else {}
+
+
+def stages_of(graph: fx.Graph) -> list[int | None]:
+    """The stage of each node that computes; None for all others."""
+    computing = set(operators(graph))
+    return [stage_mark(n).get(STAGE) if n in computing else None for n in graph.nodes]
 
 
 def is_move(node: fx.Node) -> bool:
