@@ -50,10 +50,15 @@ def optimize(
     ----------
     model : torch.nn.Module
         Any module; the loss may be inside (forward returns a scalar) or outside.
-    budget : int, str, float, Budget or None
+    budget : int, str, float, Budget, mapping or None
         Peak bytes of a whole training step: parameters, buffers, gradients, optimizer state,
         inputs, activations and workspace. ``"6GiB"``, a number of bytes, or a share in
-        (0, 1] of the unoptimised step's peak. None: no limit.
+        (0, 1] of the unoptimised step's peak. None: no limit. A mapping from device to any of
+        these cuts the step into a stage for each, and holds each budget on its own; a share is
+        then one of the whole step's peak on one device. On the CPU these are logical devices,
+        ``{"cpu:0": "40MiB", "cpu:1": "20MiB"}``: they share one memory, what crosses is really
+        copied, and bytes count on the device whose stage asked for them. What the caller does
+        between forward and backward counts on the last, inputs that nothing reads on the first.
     example_inputs : tuple or dict, optional
         Given, the plan is made now, without running the module's operators; left out, at
         the first call.
@@ -87,8 +92,11 @@ def optimize(
     Raises
     ------
     InfeasibleBudget
-        No plan fits; says the least bytes found and what stands in the way.
+        No plan fits; says the least bytes found and what stands in the way, and on which
+        device where there are several.
     BudgetSyntaxError, TraceError
+    UnsupportedDevice
+        A mapping of several devices that are not logical devices of the CPU.
     """
     check_solver(solver)
     if backend not in BACKENDS:
@@ -121,7 +129,7 @@ def optimize(
 
 def plan(
     model: torch.nn.Module,
-    budget: int | str | float | Budget | None,
+    budget: int | str | float | Mapping[Any, Any] | Budget | None,
     example_inputs: ExampleInputs,
     *,
     device: str | Device | None = None,
@@ -157,8 +165,12 @@ def plan(
         No data sheet by that name, or a meta module without a device.
     """
     check_solver(solver)
+    one, several = read_budgets(budget, model, runs=False)
+    if several and offload is not None:
+        raise FxmemError("budgets for several devices work with no offload.")
     options = Options(
-        budget=Budget.parse(budget),
+        budget=one,
+        devices=several,
         costs=costs_for(model, device, costs, cache, progress),
         solver=solver,
         time_limit=time_limit,
@@ -175,9 +187,17 @@ def plan(
 
 
 def read_budgets(
-    budget: Any, model: torch.nn.Module
+    budget: Any, model: torch.nn.Module, runs: bool = True
 ) -> tuple[Budget, tuple[tuple[str, Budget], ...]]:
     """One budget, or name and budget of each of several devices.
+
+    Parameters
+    ----------
+    budget : any
+        As of `optimize`.
+    model : torch.nn.Module
+    runs : bool
+        Is the plan to run here, on these devices?
 
     Raises
     ------
@@ -192,7 +212,7 @@ def read_budgets(
         return next(iter(devices.values())), ()
     kinds = {t.device.type for t in (*model.parameters(), *model.buffers())} - {"meta"}
     kinds |= {name.partition(":")[0] for name in devices}
-    if kinds != {"cpu"}:
+    if runs and kinds != {"cpu"}:
         raise UnsupportedDevice(
             f"one process drives several devices on the CPU only, as logical devices (cpu:0, "
             f"cpu:1), not on {', '.join(sorted(kinds - {'cpu'}))}. Give fxmem.pipeline the "
