@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11 to 2.15
 from torch.utils._pytree import tree_leaves
 
 from .errors import FxmemError
@@ -122,7 +123,8 @@ def share_residents(holder: object, total: int, placed: Sequence[tuple[Any, int]
                 for p in holder.module.parameters()
                 if home.get(p.untyped_storage()._cdata) == device
             }
-            held[device] += optimizer_bytes(holder.module, holder.optimizer, own)
+            with _disable_current_modes():  # the step is being traced
+                held[device] += optimizer_bytes(holder.module, holder.optimizer, own)
     held[0] = total - sum(held[1:])
     return held
 

@@ -18,15 +18,12 @@ from torch._functorch._aot_autograd.descriptors import PlainAOTInput  # private;
 from torch._guards import TracingContext
 
 from . import inductor
-from .compile import boxed
 from .errors import BudgetWarning, InfeasibleBudget
 from .passes.layout import lay_out_gradients
-from .passes.shard import stages_of
-from .placement import place_step, prove_step
+from .placement import place_step, prove_step, run_graph
 from .plan import Plan
 from .planning import Options, PlannedStep, plan_step
 from .residents import Holder, share_residents
-from .runtime.devices import marker
 from .runtime.native import load as load_native
 from .runtime.prove import Boxed
 from .scheduling import CLOSE
@@ -179,9 +176,7 @@ class Session:
         """A function of a list that runs one graph, by the chosen backend."""
         if self.uses_inductor:
             return inductor.compile_graph(module, inputs, is_backward)
-        if self.options.devices:
-            return boxed(module, marker(stages_of(module.graph)))
-        return boxed(module)
+        return run_graph(module)
 
     def _forward(
         self, module: fx.GraphModule, run: Callable[..., Any], step: PlannedStep
