@@ -13,6 +13,7 @@ from torch._C._profiler import _EventType  # as torch.profiler's own memory time
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from .runtime.arena import trim_all
+from .runtime.devices import stage_in
 
 # Kineto, read at its first recording: it would print two lines to stderr for each.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
@@ -91,6 +92,47 @@ def running_bytes(
         live += change if change > 0 else -size_at.pop(address, 0)
         after.append((moment, live))
     return after
+
+
+def device_peaks(call: Callable[[], Any], devices: int) -> tuple[int, ...]:
+    """Peak bytes of one call on each of several logical devices, above those at its start.
+
+    They share one memory. A block belongs to the device of the stage that was at work when it
+    was asked for (`runtime.devices` leaves marks in the recording), from then until it is freed;
+    before the first mark, to the first device.
+
+    Parameters
+    ----------
+    call : callable
+    devices : int
+        How many there are.
+    """
+    gc.collect()
+    trim_all()
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+        call()
+    happened: list[tuple[int, int, int, int]] = []
+    for event in _events(recorded):
+        stage = stage_in(event.name)
+        if _is_memory(event):
+            fields = event.extra_fields
+            happened.append((event.start_time_ns, 1, fields.alloc_size, fields.ptr))
+        elif stage is not None:
+            happened.append((event.start_time_ns, 0, stage, 0))
+    at_work = 0
+    live, most = [0] * devices, [0] * devices
+    held: dict[int, tuple[int, int]] = {}
+    for _, is_memory, value, address in sorted(happened):
+        if not is_memory:
+            at_work = value
+        elif value > 0:
+            held[address] = (at_work, value)
+            live[at_work] += value
+            most[at_work] = max(most[at_work], live[at_work])
+        elif address in held:
+            device, size = held.pop(address)
+            live[device] -= size
+    return tuple(most)
 
 
 def _events(recorded: Any) -> list[Any]:

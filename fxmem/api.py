@@ -50,10 +50,16 @@ def optimize(
     ----------
     model : torch.nn.Module
         Any module; the loss may be inside (forward returns a scalar) or outside.
-    budget : int, str, float, Budget or None
+    budget : int, str, float, Budget, mapping or None
         Peak bytes of a whole training step: parameters, buffers, gradients, optimizer state,
         inputs, activations and workspace. ``"6GiB"``, a number of bytes, or a share in
         (0, 1] of the unoptimised step's peak, the largest of the steps so far. None: no limit.
+        A mapping from device to any of these cuts the step into a stage for each, and holds each
+        budget on its own; a share is then one of the whole step's peak on one device. On the CPU
+        these are logical devices, ``{"cpu:0": "40MiB", "cpu:1": "20MiB"}``: they share one
+        memory, what crosses is really copied, and bytes count on the device whose stage asked for
+        them. What the caller does between forward and backward counts on the last, inputs that
+        nothing reads on the first.
     example_inputs : tuple or dict, optional
         Given, the plan is made now, without running the module's operators; left out, at
         the first call.
@@ -87,24 +93,30 @@ def optimize(
     Raises
     ------
     InfeasibleBudget
-        No plan fits; says the least bytes found and what stands in the way.
+        No plan fits; says the least bytes found and what stands in the way, and on which
+        device where there are several.
     BudgetSyntaxError, TraceError
+    UnsupportedDevice
+        A mapping of several devices that are not logical devices of the CPU.
     """
     check_solver(solver)
-    if isinstance(budget, Mapping):
-        raise FxmemError("budgets for several devices are not supported yet; give one budget.")
     if backend not in BACKENDS:
         raise FxmemError(f"backend={backend!r} is not known; give one of {', '.join(BACKENDS)}.")
     if offload is not None and backend != "eager":
         raise FxmemError(f"offload works with backend='eager', not with {backend!r}.")
+    one, several = read_budgets(budget, model)
+    if several and (backend != "eager" or offload is not None):
+        raise FxmemError("budgets for several devices work with backend='eager' and no offload.")
     options = Options(
-        budget=Budget.parse(budget),
+        budget=one,
+        devices=several,
         costs=_cost_table(costs, model, cache, progress),
         solver=solver,
         time_limit=time_limit,
         # Inductor chooses by itself what to write over.
         reuse=pool and backend != "inductor",
-        pool=pool,
+        # Logical devices share one memory, and no arena divides it.
+        pool=pool and not several,
         offload=_directory(offload, model),
         seed=seed,
         cache=cache,
@@ -118,7 +130,7 @@ def optimize(
 
 def plan(
     model: torch.nn.Module,
-    budget: int | str | float | Budget | None,
+    budget: int | str | float | Mapping[Any, Any] | Budget | None,
     example_inputs: ExampleInputs,
     *,
     device: str | Device | None = None,
@@ -154,8 +166,12 @@ def plan(
         No data sheet by that name, or a meta module without a device.
     """
     check_solver(solver)
+    one, several = read_budgets(budget, model, runs=False)
+    if several and offload is not None:
+        raise FxmemError("budgets for several devices work with no offload.")
     options = Options(
-        budget=Budget.parse(budget),
+        budget=one,
+        devices=several,
         costs=costs_for(model, device, costs, cache, progress),
         solver=solver,
         time_limit=time_limit,
@@ -169,6 +185,41 @@ def plan(
     rehearse(model, session, example_inputs, optimizer)
     assert session.plan is not None
     return session.plan
+
+
+def read_budgets(
+    budget: Any, model: torch.nn.Module, runs: bool = True
+) -> tuple[Budget, tuple[tuple[str, Budget], ...]]:
+    """One budget, or name and budget of each of several devices.
+
+    Parameters
+    ----------
+    budget : any
+        As of `optimize`.
+    model : torch.nn.Module
+    runs : bool
+        Is the plan to run here, on these devices?
+
+    Raises
+    ------
+    BudgetSyntaxError
+    UnsupportedDevice
+        Several devices that are not logical devices of the CPU.
+    """
+    if not isinstance(budget, Mapping):
+        return Budget.parse(budget), ()
+    devices = Budget.parse_devices(budget)
+    if len(devices) == 1:
+        return next(iter(devices.values())), ()
+    kinds = {t.device.type for t in (*model.parameters(), *model.buffers())} - {"meta"}
+    kinds |= {name.partition(":")[0] for name in devices}
+    if runs and kinds != {"cpu"}:
+        raise UnsupportedDevice(
+            f"one process drives several devices on the CPU only, as logical devices (cpu:0, "
+            f"cpu:1), not on {', '.join(sorted(kinds - {'cpu'}))}. Give fxmem.pipeline the "
+            "budgets, with one process for each device."
+        )
+    return Budget(), tuple(devices.items())
 
 
 def check_solver(solver: str) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
 import torch.fx as fx
@@ -105,6 +106,28 @@ class Margin:
         warnings.warn(
             f"fxmem: a step took {step.measured} bytes, {over} over its budget; it is planned "
             "anew with what was learnt before the next one runs.",
+            BudgetWarning,
+            stacklevel=3,
+        )
+        return True
+
+    def learn_devices(self, step: PlannedStep, peaks: Sequence[int]) -> bool:
+        """The same as `learn`, for each of several devices with its own budget."""
+        shares = step.plan.devices
+        measured = [s.resident_bytes + p for s, p in zip(shares, peaks, strict=True)]
+        step.measured = sum(measured)
+        over = {}
+        for share, found in zip(shares, measured, strict=True):
+            log.info("%s: peak %d measured, %d predicted", share.device, found, share.peak_bytes)
+            if share.budget_bytes is not None and found > share.budget_bytes:
+                over[share.device] = found - share.budget_bytes
+        if not over:
+            return False
+        self.reserve_bytes += max(over.values())
+        told = ", ".join(f"{extra} bytes on {device}" for device, extra in over.items())
+        warnings.warn(
+            f"fxmem: a step took {told} over the budget; it is planned anew with what was "
+            "learnt before the next one runs.",
             BudgetWarning,
             stacklevel=3,
         )

@@ -5,15 +5,15 @@ from __future__ import annotations
 import gc
 import statistics
 import time
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._pytree import tree_leaves
 
-from .allocator import record, record_cuda
+from .allocator import device_peaks, record, record_cuda
 from .errors import FxmemError
 from .residents import count_residents
 from .storages import tensor_bytes
@@ -34,12 +34,16 @@ class MeasuredStep:
     timeline : tuple of (float, int)
         Seconds since the start of the recorded step, and bytes held, residents included;
         on the CPU only.
+    device_peak_bytes : mapping
+        Of a module with a budget for each of several devices: name -> all that the step holds
+        there at once (`allocator.device_peaks`), residents included.
     """
 
     peak_bytes: int
     resident_bytes: int
     seconds: float
     timeline: tuple[tuple[float, int], ...]
+    device_peak_bytes: Mapping[str, int] = field(default_factory=dict)
 
     @property
     def above_residents(self) -> int:
@@ -89,10 +93,23 @@ def _measure_module(module: torch.nn.Module, inputs: Any, repeats: int) -> Measu
     try:
         resident = count_residents(module, inputs).total
         device = _device_of([*module.parameters(), *inputs])
-        return _measure(step, clear, resident, device, repeats)
+        measured = _measure(step, clear, resident, device, repeats)
+        return replace(measured, device_peak_bytes=_by_device(module, step, clear))
     finally:
         for parameter, gradient in set_aside.items():
             parameter.grad = gradient
+
+
+def _by_device(
+    module: torch.nn.Module, step: Callable[[], Any], clear: Callable[[], None]
+) -> dict[str, int]:
+    """Peak of one more step on each logical device of an optimised module."""
+    shares = getattr(getattr(module, "plan", None), "devices", ())
+    if not shares:
+        return {}
+    peaks = device_peaks(step, len(shares))
+    clear()
+    return {s.device: s.resident_bytes + p for s, p in zip(shares, peaks, strict=True)}
 
 
 def _measure(

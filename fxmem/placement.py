@@ -7,10 +7,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+import torch.fx as fx
+
 from .arena_plan import ArenaPlan, plan_arena
 from .compile import boxed
+from .passes.shard import stages_of
 from .planning import PlannedStep
 from .runtime.arena import StepArena
+from .runtime.devices import marker
 from .runtime.native import Native
 from .runtime.prove import Boxed, Proof, prove
 from .storages import tensor_bytes
@@ -33,9 +37,15 @@ class Recorded:
     operators: Sequence[str]
 
 
+def run_graph(module: fx.GraphModule) -> Boxed:
+    """A function of a list that runs one graph, and tells profilers of the device at work."""
+    stages = stages_of(module.graph)
+    return boxed(module, marker(stages) if any(s is not None for s in stages) else None)
+
+
 def backward_of(step: PlannedStep) -> Boxed:
     """The step's backward part, as it will run."""
-    return step.run_backward or boxed(step.graphs.backward)
+    return step.run_backward or run_graph(step.graphs.backward)
 
 
 def prove_step(
@@ -81,7 +91,8 @@ def _run(
     step: PlannedStep, runs: tuple[Boxed, Boxed], args: list[Any], native: Native | None
 ) -> Proof:
     written = len(step.written_inputs)
-    return prove(*runs, args, step.forward_outputs, written, step.tangents, step.device, native)
+    outputs, logical = step.forward_outputs, len(step.plan.devices)
+    return prove(*runs, args, outputs, written, step.tangents, step.device, native, logical)
 
 
 def place_step(

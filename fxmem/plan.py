@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .measure import MeasuredStep
     from .picture import StepPicture
 
-PLAN_VERSION = 3
+PLAN_VERSION = 4
 
 #: What bytes are held for, in the order in which they are stacked in pictures.
 CATEGORIES = (
@@ -121,6 +121,30 @@ class Transfer:
 
 
 @dataclass(frozen=True)
+class DeviceShare:
+    """What one of several devices does and holds.
+
+    Attributes
+    ----------
+    device : str
+    first : str
+        Operator of the traced graph with which its stage begins; empty if it has none.
+    budget_bytes : int or None
+    resident_bytes, peak_bytes : int
+        Predicted, on this device alone.
+    seconds : float
+        Of its operators, copies from other devices included.
+    """
+
+    device: str
+    first: str
+    budget_bytes: int | None
+    resident_bytes: int
+    peak_bytes: int
+    seconds: float
+
+
+@dataclass(frozen=True)
 class Plan:
     """A schedule in the graph's own names, with its prediction and its bound.
 
@@ -156,6 +180,8 @@ class Plan:
         on one.
     transfers : tuple of Transfer
         In the order in which they are asked for.
+    devices : tuple of DeviceShare
+        In the order in which the forward part visits them. Empty on one device.
     pool : ArenaPlan or None
         Offsets of what the step asks for, when it runs in one arena.
     picture : StepPicture or None
@@ -180,6 +206,7 @@ class Plan:
     seed: int = 0
     stages: tuple[Any, ...] = ()
     transfers: tuple[Transfer, ...] = ()
+    devices: tuple[DeviceShare, ...] = ()
     pool: ArenaPlan | None = None
     picture: StepPicture | None = None
     version: int = field(default=PLAN_VERSION)

@@ -8,7 +8,17 @@ from typing import Any
 
 from .arena_plan import ArenaPlan
 from .picture import PHASES, StepPicture
-from .plan import CATEGORIES, Decision, Keep, Moment, Offload, Plan, Recompute, Transfer
+from .plan import (
+    CATEGORIES,
+    Decision,
+    DeviceShare,
+    Keep,
+    Moment,
+    Offload,
+    Plan,
+    Recompute,
+    Transfer,
+)
 
 _DECISIONS = {"Keep": Keep, "Recompute": Recompute, "Offload": Offload}
 
@@ -23,6 +33,7 @@ def to_row(plan: Plan) -> dict[str, Any]:
         name: {"kind": type(d).__name__, **asdict(d)} for name, d in plan.decisions.items()
     }
     row["transfers"] = [list(asdict(t).values()) for t in plan.transfers]
+    row["devices"] = [list(asdict(d).values()) for d in plan.devices]
     row["timeline"] = [list(asdict(m).values()) for m in plan.timeline]
     return row
 
@@ -39,6 +50,8 @@ def from_row(row: Any) -> Plan:
         row = {"picture": None, **row}  # plans had none
     if isinstance(row, dict) and row.get("version") in (1, 2):
         row = {"transfers": [], **row}
+    if isinstance(row, dict) and row.get("version") in (1, 2, 3):
+        row = {"devices": [], **row}
     if not isinstance(row, dict) or set(row) != set(_FIELDS):
         raise ValueError(f"its fields are not those of a plan: {_names(row)}")
     for name, is_right in _FIELDS.items():
@@ -52,6 +65,7 @@ def from_row(row: Any) -> Plan:
     row["decisions"] = {name: _decision(d) for name, d in row["decisions"].items()}
     row["timeline"] = tuple(Moment(n, p, r, s, t, tuple(h)) for n, p, r, s, t, h in row["timeline"])
     row["transfers"] = tuple(Transfer(*t) for t in row["transfers"])
+    row["devices"] = tuple(DeviceShare(*d) for d in row["devices"])
     row["pool"] = ArenaPlan.from_row(row["pool"]) if row["pool"] else None
     row["picture"] = StepPicture.from_row(row["picture"]) if row["picture"] else None
     row["sequence"], row["stages"] = tuple(row["sequence"]), tuple(row["stages"])
@@ -162,6 +176,10 @@ def _is_transfer(row: Any) -> bool:
     return _row_of(_text, _text, ways, _count, _count, _count, *times)(row)
 
 
+def _is_device(row: Any) -> bool:
+    return _row_of(_text, _text, _or_none(_count), _count, _count, _seconds)(row)
+
+
 _FIELDS: dict[str, Callable[[Any], bool]] = {
     "budget_bytes": _or_none(_count),
     "peak_bytes": _count,
@@ -180,6 +198,7 @@ _FIELDS: dict[str, Callable[[Any], bool]] = {
     "seed": lambda value: type(value) is int,
     "stages": lambda value: isinstance(value, list),
     "transfers": _list(_is_transfer),
+    "devices": _list(_is_device),
     "pool": _or_none(_is_pool),
     "picture": _or_none(_is_picture),
     "version": lambda value: type(value) is int,

@@ -48,6 +48,8 @@ class Options:
         May operators overwrite inputs that die at them?
     pool : bool
         Does the step's memory come from one arena, where that can be had?
+    devices : tuple of (str, Budget)
+        Name and budget of each of several devices; empty for one, whose budget is ``budget``.
     offload : str, optional
         A directory to which values may be moved.
     seed : int
@@ -68,6 +70,7 @@ class Options:
     time_limit: float = 30.0
     reuse: bool = True
     pool: bool = True
+    devices: tuple[tuple[str, Budget], ...] = ()
     offload: str | None = None
     seed: int = 0
     reserve_bytes: int = 0
@@ -125,7 +128,7 @@ def plan_step(
     options.tell("trace", nodes=len(joint.graph.nodes))
     trace = trace_joint(joint, forward_outputs)
     options.tell("costs", operators=len(trace.operators))
-    costs = _with_replays(options.costs(list(trace.operators)))
+    costs = with_replays(options.costs(list(trace.operators)))
     lowered = lower(trace, costs, resident_bytes, options.reuse)
     baseline = max(replay(lowered.problem, range(lowered.problem.count)))
     budget = options.budget.resolve(max(baseline, options.plain_peak_bytes))
@@ -149,7 +152,7 @@ def plan_step(
     )
 
 
-def _with_replays(costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:
+def with_replays(costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:
     """A checkpointed draw that is made again costs what its first run does."""
     by_name = {node.name: cost for node, cost in costs.items()}
     return {

@@ -5,11 +5,12 @@ from __future__ import annotations
 import contextlib
 import copy
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11 to 2.15
 from torch.utils._pytree import tree_leaves
 
 from .errors import FxmemError
@@ -87,6 +88,47 @@ def count_residents(
     )
 
 
+def share_residents(holder: object, total: int, placed: Sequence[tuple[Any, int]]) -> list[int]:
+    """Bytes held throughout on each of several devices.
+
+    Parameters
+    ----------
+    holder : Holder or other
+        Whose residents they are; of others no optimizer state is known by parameter.
+    total : int
+        On all devices.
+    placed : sequence of (tensor, int)
+        Parameters, buffers and inputs, and the number of the device of each. With a parameter go
+        its gradient and optimizer state. Whatever is not here is on the first device.
+
+    Returns
+    -------
+    list of int
+        One for each device up to the last that holds anything, at least one.
+    """
+    count = max((d for _, d in placed), default=0) + 1
+    seen: set[int] = set()
+    held = [0] * count
+    for tensor, device in sorted(
+        ((t, d) for t, d in placed if isinstance(t, torch.Tensor)), key=lambda pair: pair[1]
+    ):
+        held[device] += _count([tensor], seen)
+        if tensor.is_leaf and tensor.grad is not None:
+            held[device] += _count([tensor.grad], seen)
+    if isinstance(holder, Holder):
+        home = {t.untyped_storage()._cdata: d for t, d in placed if isinstance(t, torch.Tensor)}
+        for device in range(1, count):
+            own = {
+                p
+                for p in holder.module.parameters()
+                if home.get(p.untyped_storage()._cdata) == device
+            }
+            with _disable_current_modes():  # the step is being traced
+                held[device] += optimizer_bytes(holder.module, holder.optimizer, own)
+    held[0] = total - sum(held[1:])
+    return held
+
+
 def gradient_bytes(module: torch.nn.Module) -> int:
     """Bytes of the gradients that the parameters of ``module`` have now."""
     return _count((p.grad for p in module.parameters() if p.grad is not None), set())
@@ -102,8 +144,19 @@ def _count(tensors: Iterable[torch.Tensor], seen: set[int]) -> int:
     return total
 
 
-def optimizer_bytes(module: torch.nn.Module, optimizer: torch.optim.Optimizer | str | None) -> int:
+def optimizer_bytes(
+    module: torch.nn.Module,
+    optimizer: torch.optim.Optimizer | str | None,
+    only: Collection[torch.Tensor] | None = None,
+) -> int:
     """Bytes of an optimizer's state after its first step, found by a step on meta tensors.
+
+    Parameters
+    ----------
+    module : torch.nn.Module
+    optimizer : torch.optim.Optimizer or str, optional
+    only : collection of torch.Tensor, optional
+        Parameters whose state counts; left out: all.
 
     Raises
     ------
@@ -118,14 +171,17 @@ def optimizer_bytes(module: torch.nn.Module, optimizer: torch.optim.Optimizer | 
                 f"optimizer {optimizer!r} is not known. Give one of {', '.join(OPTIMIZERS)}, "
                 "or the optimizer itself."
             )
-        shadows = [_shadow(p) for p in module.parameters() if p.requires_grad]
+        trained = (p for p in module.parameters() if p.requires_grad)
+        shadows = [_shadow(p) for p in trained if only is None or p in only]
         return _state_bytes(OPTIMIZERS[optimizer.lower()](shadows)) if shadows else 0
     if optimizer.state:
-        return _count(
-            (v for s in optimizer.state.values() for v in s.values() if torch.is_tensor(v)), set()
-        )
-    groups = [
-        {**{k: v for k, v in g.items() if k != "params"}, "params": list(map(_shadow, g["params"]))}
+        states = [s for p, s in optimizer.state.items() if only is None or p in only]
+        return _count((v for s in states for v in s.values() if torch.is_tensor(v)), set())
+    groups: list[dict[str, Any]] = [
+        {
+            **{k: v for k, v in g.items() if k != "params"},
+            "params": [_shadow(p) for p in g["params"] if only is None or p in only],
+        }
         for g in optimizer.param_groups
     ]
     for group in groups:

@@ -12,18 +12,19 @@ import torch._functorch.config as functorch_config
 import torch._inductor.config as inductor_config
 import torch.fx as fx
 from torch._dynamo.backends.common import aot_autograd  # stable from 2.11 to 2.15
+from torch._functorch._aot_autograd.descriptors import PlainAOTInput  # private; since 2.9
 from torch._guards import TracingContext
 
 from . import inductor
-from .compile import boxed
 from .margin import Margin
 from .passes.layout import lay_out_gradients
-from .placement import place_step, prove_step
+from .placement import place_step, prove_step, run_graph
 from .plan import Plan
 from .planning import Options, PlannedStep
-from .residents import Holder
+from .residents import Holder, share_residents
 from .runtime.native import load as load_native
 from .runtime.prove import Boxed
+from .shard_plan import plan_shards
 
 
 class Observer(Protocol):
@@ -115,7 +116,10 @@ class Session:
             joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_more: Any
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
             laid_out = lay_out_gradients(joint, leaves)
-            step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
+            if self.options.devices:
+                step = self._plan_shards(laid_out, num_fwd_outputs, example_inputs)
+            else:
+                step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
             step.plan = _with_residents(step.plan, kinds)
             largest = max(self.options.plain_peak_bytes, step.plan.baseline_peak_bytes)
             self.options = replace(self.options, plain_peak_bytes=largest)
@@ -159,7 +163,7 @@ class Session:
         """A function of a list that runs one graph, by the chosen backend."""
         if self.uses_inductor:
             return inductor.compile_graph(module, inputs, is_backward)
-        return boxed(module)
+        return run_graph(module)
 
     def _forward(
         self, module: fx.GraphModule, run: Callable[..., Any], step: PlannedStep
@@ -209,7 +213,10 @@ class Session:
         pools = self.options.pool and step.device.type == "cpu"
         native = load_native() if pools else None
         recorded = prove_step(step, forward, args, native, by_operator=not self.uses_inductor)
-        self.learn(step, recorded.proof.peak_bytes)
+        if step.plan.devices:
+            self.stale |= self.margin.learn_devices(step, recorded.proof.device_peaks)
+        else:
+            self.learn(step, recorded.proof.peak_bytes)
         if self.stale:
             raise PlanAnew
         if native is None:
@@ -224,6 +231,25 @@ class Session:
         self, joint: fx.GraphModule, forward_outputs: int, resident_bytes: int
     ) -> PlannedStep:
         return self.margin.plan_step(joint, forward_outputs, resident_bytes, self.options)
+
+    def _plan_shards(
+        self, joint: fx.GraphModule, forward_outputs: int, inputs: Sequence[Any]
+    ) -> PlannedStep:
+        """Plan over several devices; what no stage reads is held by the first."""
+        number = {
+            n.name: n.meta["desc"].idx
+            for n in joint.graph.find_nodes(op="placeholder")
+            if isinstance(n.meta.get("desc"), PlainAOTInput)
+        }
+        known = [*inputs, *self.arguments]
+        total, _ = self._count_residents(known)
+
+        def residents(homes: Mapping[str, int]) -> list[int]:
+            placed = [(inputs[i], homes[name]) for name, i in number.items() if name in homes]
+            return share_residents(self.residents, total, placed)
+
+        options = replace(self.options, reserve_bytes=self.margin.reserve_bytes)
+        return plan_shards(joint, forward_outputs, residents, options)
 
     def learn(self, step: PlannedStep, peak_above_start: int) -> None:
         """Compare a measured step with its plan; over budget means a new plan."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Any
@@ -63,6 +63,7 @@ def simulate(
     resident_bytes: int,
     forward_outputs: int,
     written_back: int = 0,
+    only: Callable[[fx.Node], bool] = lambda node: True,
 ) -> Simulation:
     """Walk the forward and then the backward graph.
 
@@ -75,9 +76,11 @@ def simulate(
         Held throughout.
     forward_outputs, written_back : int
         As in `StepTrace`.
+    only : callable, optional
+        Bytes of other nodes do not count: they are held by another device.
     """
-    clock = _Clock(costs, resident_bytes)
-    forward = map_storages(step.forward.graph)
+    clock = _Clock(costs, resident_bytes, only)
+    forward = _map(step.forward.graph, only)
     left: Any = step.forward.graph.output_node().args[0]
     returned = _storages(left[written_back:forward_outputs], forward)
     saved = [forward.of[node][0] for node in left[forward_outputs:]]
@@ -86,7 +89,7 @@ def simulate(
     walk = _Walk(forward, clock, "forward", kept=set(saved))
     walk.run(step.forward.graph, alive={}, pinned=_storages(left, forward) | inputs, free=inputs)
 
-    backward = map_storages(step.backward.graph)
+    backward = _map(step.backward.graph, only)
     # A saved value is the forward part's storage under another name.
     alive, pinned, resident = {}, set(), set()
     names: dict[int, str] = {}
@@ -118,6 +121,15 @@ def simulate(
     return Simulation(tuple(clock.timeline), peak, tuple(clock.lifetimes))
 
 
+def _map(graph: fx.Graph, only: Callable[[fx.Node], bool]) -> StorageMap:
+    """The storages of ``graph``, without the bytes of those that do not count."""
+    found = map_storages(graph)
+    for storage, node in enumerate(found.made_by):
+        if not only(node):
+            found.size[storage] = 0
+    return found
+
+
 def _name(node: fx.Node) -> str:
     return str(node.meta.get("of", node.name))
 
@@ -130,8 +142,13 @@ def _storages(values: object, storages: StorageMap) -> set[int]:
 class _Clock:
     """The timeline so far."""
 
-    def __init__(self, costs: Mapping[fx.Node, Cost], resident_bytes: int) -> None:
-        self.costs = costs
+    def __init__(
+        self,
+        costs: Mapping[fx.Node, Cost],
+        resident_bytes: int,
+        only: Callable[[fx.Node], bool],
+    ) -> None:
+        self.costs, self.only = costs, only
         self.resident_bytes = resident_bytes
         self.now = 0.0
         self.timeline: list[Moment] = []
@@ -139,7 +156,8 @@ class _Clock:
 
     def tick(self, node: fx.Node, phase: str, held: dict[str, int]) -> None:
         cost = self.costs[node]
-        held = {**held, "resident": self.resident_bytes, "workspace": cost.workspace_bytes}
+        workspace = cost.workspace_bytes if self.only(node) else 0
+        held = {**held, "resident": self.resident_bytes, "workspace": workspace}
         counts = tuple(held.get(c, 0) for c in CATEGORIES)
         name = _name(node)
         again = bool(node.meta.get("recomputed"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from .budget import format_bytes
-from .plan import Keep, Offload, Plan, Recompute
+from .plan import DeviceShare, Keep, Offload, Plan, Recompute
 
 
 def summarise(plan: Plan) -> str:
@@ -33,6 +33,7 @@ def summarise(plan: Plan) -> str:
             f"budget      {limit}",
             f"peak        {format_bytes(plan.peak_bytes)} predicted, "
             f"{format_bytes(plan.baseline_peak_bytes)} with everything kept",
+            *map(_device_line, plan.devices),
             f"residents   {format_bytes(plan.resident_bytes)}",
             f"kept        {len(kept)} values, {format_bytes(kept_bytes)}",
             f"recomputed  {len(again)} values, {format_bytes(again_bytes)}, "
@@ -43,4 +44,13 @@ def summarise(plan: Plan) -> str:
             f"arena       {arena}",
             f"quality     {plan.status} by {plan.solver}, at most {plan.gap:.2%} above the bound",
         )
+    )
+
+
+def _device_line(share: DeviceShare) -> str:
+    limit = "no limit" if share.budget_bytes is None else format_bytes(share.budget_bytes)
+    first = f"from {share.first}" if share.first else "no operator"
+    return (
+        f"{share.device:<11} {format_bytes(share.peak_bytes)} predicted of {limit}, residents "
+        f"{format_bytes(share.resident_bytes)}, {share.seconds * 1e3:.1f} ms, {first}"
     )

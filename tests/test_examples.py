@@ -56,3 +56,14 @@ def test_plan_for_absent_gpu(capsys: pytest.CaptureFixture[str]) -> None:
     lines = lines_of("plan_for_absent_gpu.py", capsys, layers=2, width=128, batch=1)
     assert [line for line in lines if line.endswith(":")] == ["rtx4090:", "a100-80gb:"]
     assert sum(line.startswith("budget") for line in lines) == 2
+
+
+def test_several_devices(capsys: pytest.CaptureFixture[str]) -> None:
+    lines = lines_of("several_devices.py", capsys)
+    seen = losses(lines)
+    assert len(seen) == 3 and seen[2] < seen[0]
+    rows = [line for line in lines if line.startswith("cpu:")]
+    assert len(rows) == 2
+    for row in rows:
+        budget, predicted, measured = map(float, re.findall(r" (\d+\.\d) MiB", row))
+        assert measured == predicted <= budget

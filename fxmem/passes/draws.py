@@ -9,6 +9,7 @@ import torch.fx as fx
 from torch._guards import detect_fake_mode
 
 from ..runtime.random import rng_state
+from .shard import stage_mark
 
 
 def device_of(node: fx.Node) -> str:
@@ -26,6 +27,7 @@ def keep_state(graph: fx.Graph, draw: fx.Node) -> fx.Node:
     state = graph.call_function(rng_state, (device,))
     value, mode = rng_state(device), detect_fake_mode(_first(draw))
     state.meta["val"] = value if mode is None else mode.from_tensor(value, static_shapes=True)
+    state.meta |= stage_mark(draw)
     return state
 
 

@@ -13,6 +13,7 @@ from ..runtime.random import replay, turn
 from ..storages import StorageMap, is_item, is_random, is_view
 from .checkpoint import AGAIN
 from .draws import device_of, keep_state
+from .shard import stage_mark
 from .transfers import Move, Moves
 
 TURN = "turn"
@@ -103,7 +104,7 @@ class _Layout:
         """Copy inputs whose values change at the turn; copies that nobody reads are dropped."""
         for node in overwritten:
             copy = self.graph.call_function(aten.clone.default, (self.latest[node],))
-            copy.meta.update(val=node.meta["val"], of=node.name)
+            copy.meta.update(val=node.meta["val"], of=node.name, **stage_mark(node))
             self.kept[node] = copy
 
     def add_turn(self, forward_outputs: Sequence[Any]) -> None:

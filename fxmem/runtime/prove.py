@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes  # there in 2.11 to 2.15
 
-from ..allocator import peak_of_calls
+from ..allocator import device_peaks, peak_of_calls
 from .native import Native
 
 Boxed = Callable[[list[Any]], Any]
@@ -32,11 +32,14 @@ class Proof:
         Allocator events, as `runtime.native` records them, until the gradients are there.
     turn : int
         How many of the events belong to the forward part.
+    device_peaks : tuple of int
+        Most held on each of several logical devices.
     """
 
     peak_bytes: int
     events: np.ndarray | None = None
     turn: int = 0
+    device_peaks: tuple[int, ...] = ()
 
 
 def prove(
@@ -48,6 +51,7 @@ def prove(
     tangents: Sequence[torch.Tensor],
     device: torch.device,
     native: Native | None = None,
+    logical: int = 0,
 ) -> Proof:
     """Run forward and backward once.
 
@@ -65,6 +69,8 @@ def prove(
         Fake tensors of the shapes of the gradients that backward starts from.
     native : Native, optional
         Records the events; ``forward`` and ``backward`` are then to set its marks.
+    logical : int
+        How many logical devices share the step, if there are several.
     """
     seen: list[np.ndarray] = []
 
@@ -96,5 +102,8 @@ def prove(
     devices = [device] if device.type == "cuda" else []
     # The first call may come from within a trace, whose modes would allocate beside the step.
     with _disable_current_modes(), torch.random.fork_rng(devices=devices), torch.no_grad():
+        if logical:
+            peaks = device_peaks(step, logical)
+            return Proof(sum(peaks), device_peaks=peaks)
         (peak,) = peak_of_calls([step], device)
     return Proof(peak, seen[1], len(seen[0])) if seen else Proof(peak)

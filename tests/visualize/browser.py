@@ -21,6 +21,8 @@ _FLAGS = (
     "--disable-component-update",
     "--disable-sync",
     "--window-size=1400,1000",
+    "--disable-backgrounding-occluded-windows",  # two tests, two windows
+    "--disable-renderer-backgrounding",
 )
 
 
