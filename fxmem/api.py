@@ -204,20 +204,25 @@ def read_budgets(
     ------
     BudgetSyntaxError
     UnsupportedDevice
-        Several devices that are not logical devices of the CPU.
+        The module is not on that device, or several are not logical devices of the CPU.
     """
     if not isinstance(budget, Mapping):
         return Budget.parse(budget), ()
     devices = Budget.parse_devices(budget)
+    own = {t.device.type for t in (*model.parameters(), *model.buffers())} - {"meta"}
+    named = {name.partition(":")[0] for name in devices}
     if len(devices) == 1:
+        if runs and own and named != own:
+            raise UnsupportedDevice(
+                f"the module is on {', '.join(sorted(own))}, the budget for {next(iter(devices))}: "
+                "move the module there, or name its own device."
+            )
         return next(iter(devices.values())), ()
-    kinds = {t.device.type for t in (*model.parameters(), *model.buffers())} - {"meta"}
-    kinds |= {name.partition(":")[0] for name in devices}
-    if runs and kinds != {"cpu"}:
+    if runs and own | named != {"cpu"}:
         raise UnsupportedDevice(
             f"one process drives several devices on the CPU only, as logical devices (cpu:0, "
-            f"cpu:1), not on {', '.join(sorted(kinds - {'cpu'}))}. Give fxmem.pipeline the "
-            "budgets, with one process for each device."
+            f"cpu:1), not on {', '.join(sorted((own | named) - {'cpu'}))}. Give fxmem.pipeline "
+            "the budgets, with one process for each device."
         )
     return Budget(), tuple(devices.items())
 

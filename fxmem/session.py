@@ -117,7 +117,7 @@ class Session:
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
             laid_out = lay_out_gradients(joint, leaves)
             if self.options.devices:
-                step = self._plan_shards(laid_out, num_fwd_outputs, example_inputs)
+                step = self._plan_shards(laid_out, num_fwd_outputs, resident_bytes, example_inputs)
             else:
                 step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
             step.plan = _with_residents(step.plan, kinds)
@@ -233,7 +233,7 @@ class Session:
         return self.margin.plan_step(joint, forward_outputs, resident_bytes, self.options)
 
     def _plan_shards(
-        self, joint: fx.GraphModule, forward_outputs: int, inputs: Sequence[Any]
+        self, joint: fx.GraphModule, forward_outputs: int, total: int, inputs: Sequence[Any]
     ) -> PlannedStep:
         """Plan over several devices; what no stage reads is held by the first."""
         number = {
@@ -241,8 +241,6 @@ class Session:
             for n in joint.graph.find_nodes(op="placeholder")
             if isinstance(n.meta.get("desc"), PlainAOTInput)
         }
-        known = [*inputs, *self.arguments]
-        total, _ = self._count_residents(known)
 
         def residents(homes: Mapping[str, int]) -> list[int]:
             placed = [(inputs[i], homes[name]) for name, i in number.items() if name in homes]

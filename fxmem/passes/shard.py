@@ -7,6 +7,7 @@ apart in the accounts only, the copy is just as real.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -261,9 +262,7 @@ def _device_of(joint: fx.GraphModule) -> torch.device:
 def _on(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     """A fake tensor of the same layout on another device."""
     size = value.untyped_storage().nbytes() // value.element_size()
-    mode = detect_fake_mode(value)
-    assert mode is not None
-    with mode:
+    with detect_fake_mode(value) or contextlib.nullcontext():
         whole = torch.empty(size, dtype=value.dtype, device=device)
         return whole.as_strided(value.shape, value.stride(), value.storage_offset())
 
