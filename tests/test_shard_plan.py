@@ -86,6 +86,7 @@ def test_measure_tells_of_each_device_what_the_plan_predicts() -> None:
     assert measured.peak_bytes > max(measured.device_peak_bytes.values())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["transformer", "convnet", "tuple", "noise", "writes input"])
 def test_any_cut(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     case = make(name)
