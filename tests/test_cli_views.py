@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import json
 import math
 import pickle
@@ -173,3 +174,28 @@ def test_a_table_that_is_piped_has_a_line_for_each_row():
     result = run("compare", TINY, "-b", "0.9", "-s", "greedy")
     (row,) = [line for line in result.stdout.splitlines() if "greedy" in line]
     assert row.count("│") == 8
+
+
+@pytest.mark.parametrize(
+    ("package", "args", "extra"),
+    [
+        ("plotly", ("report", "plan.json", "page.html"), "fxmem[report]"),
+        ("matplotlib", ("plan", TINY, "--solver", "none", "--plot", "memory.png"), "fxmem[plot]"),
+        ("transformers", ("demo", "--out", "."), "fxmem[models]"),
+    ],
+)
+def test_a_missing_extra_is_one_line_that_names_it(workplace, monkeypatch, package, args, extra):
+    assert run("plan", TINY, "--solver", "none", "--save", "plan.json").exit_code == 0
+    real = builtins.__import__
+
+    def without(name, *args, **kwargs):
+        if name.split(".")[0] == package:
+            raise ImportError(name)
+        return real(name, *args, **kwargs)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    result = run(*args)
+    assert result.exit_code == 1
+    assert result.stderr.startswith("fxmem: ") and result.stderr.count("\n") == 1
+    assert f"pip install '{extra}'" in result.stderr
+    assert [path.name for path in workplace.iterdir()] == ["plan.json"]
