@@ -45,7 +45,8 @@ def plan_shards(
     everything = {n.name: 0 for n in trace.joint.graph.find_nodes(op="placeholder")}
     whole = lower(trace, costs, residents(everything)[0], options.reuse)
     baseline = max(replay(whole.problem, range(whole.problem.count)))
-    budgets = [budget.resolve(baseline) for _, budget in options.devices]
+    largest = max(baseline, options.plain_peak_bytes)
+    budgets = [budget.resolve(largest) for _, budget in options.devices]
     chosen = Chooser(trace, costs, residents, budgets, options).choose()
     graphs = rewrite(chosen.trace, chosen.lowered.read(chosen.sequence), options.reuse)
     plan = _make_plan(chosen, graphs, budgets, baseline, whole, options)

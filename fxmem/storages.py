@@ -238,3 +238,14 @@ def operators(graph: fx.Graph) -> Iterator[fx.Node]:
             is_view(node) or is_item(node) or is_transfer(node)
         ):
             yield node
+
+
+def is_dense(value: torch.Tensor) -> bool:
+    """Do its elements fill one piece of memory, each once?"""
+    expected = 1
+    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
+        if size > 1:
+            if stride != expected:
+                return False
+            expected *= size
+    return True

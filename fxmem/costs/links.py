@@ -43,7 +43,8 @@ def _known(directory: str, cache: bool) -> tuple[int, int, int, int]:
     key = f"{os.path.realpath(directory)} on device {os.stat(directory).st_dev}"
     rows = _read(file) if cache else {}
     if _is_row(rows.get(key)):
-        return tuple(rows[key])  # type: ignore[return-value]
+        write, read, write_latency, read_latency = rows[key]
+        return write, read, write_latency, read_latency
     found = _measure(directory)
     if cache:
         with contextlib.suppress(OSError):

@@ -21,7 +21,7 @@ from torch._guards import detect_fake_mode
 from torch.fx.node import map_aggregate
 
 from ..errors import TraceError
-from ..storages import is_effect, is_item, is_random, is_view, operators
+from ..storages import is_dense, is_effect, is_item, is_random, is_view, operators
 from .split import is_tangent
 
 aten = torch.ops.aten
@@ -208,7 +208,7 @@ class _Sharder:
         value = source.meta["val"]
         if node.op == "get_attr" and value.device == self.devices[stage]:
             return source
-        if not _is_dense(value):
+        if not is_dense(value):
             raise TraceError(
                 f"{node.name} has gaps in memory and cannot cross a cut; cut elsewhere"
             )
@@ -230,8 +230,8 @@ class _Sharder:
             return device if value == self.traced_on and isinstance(value, torch.device) else value
 
         if node.op == "call_function":
-            node.args = map_aggregate(node.args, there)  # type: ignore[assignment]
-            node.kwargs = map_aggregate(node.kwargs, there)  # type: ignore[assignment]
+            arguments: Any = map_aggregate((node.args, node.kwargs), there)
+            node.args, node.kwargs = arguments
         node.meta["val"] = map_aggregate(
             node.meta.get("val"),
             lambda v: (
@@ -265,14 +265,3 @@ def _on(value: torch.Tensor, device: torch.device) -> torch.Tensor:
     with detect_fake_mode(value) or contextlib.nullcontext():
         whole = torch.empty(size, dtype=value.dtype, device=device)
         return whole.as_strided(value.shape, value.stride(), value.storage_offset())
-
-
-def _is_dense(value: torch.Tensor) -> bool:
-    """Do its elements fill one piece of memory, each once?"""
-    expected = 1
-    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
-        if size > 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True

@@ -24,7 +24,7 @@ from torch._functorch._aot_autograd.descriptors import (  # private; there since
 )
 
 from ..errors import TraceError
-from ..storages import is_item, is_random, is_view
+from ..storages import is_dense, is_item, is_random, is_view
 from .split import is_tangent
 
 aten = torch.ops.aten
@@ -328,7 +328,7 @@ class _Cutter:
         graph.lint()
         crossing = {n.name: n.meta["val"] for n in (*sent, *received, *gradients, *back)}
         for name, fake in crossing.items():
-            if not _is_dense(fake):
+            if not is_dense(fake):
                 raise TraceError(f"{name} has gaps in memory and cannot cross a cut; cut elsewhere")
         self._check_buffers(k, sources)
         return Stage(
@@ -369,14 +369,3 @@ class _Cutter:
 
 def _names(nodes: list[fx.Node]) -> tuple[str, ...]:
     return tuple(n.name for n in nodes)
-
-
-def _is_dense(value: torch.Tensor) -> bool:
-    """Do its elements fill one piece of memory, each once?"""
-    expected = 1
-    for stride, size in sorted(zip(value.stride(), value.shape, strict=True)):
-        if size > 1:
-            if stride != expected:
-                return False
-            expected *= size
-    return True

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
 
 import torch
 import torch.fx as fx
@@ -82,7 +83,7 @@ class Moves:
             return self._copy(wait_in, asked, move)
         return None
 
-    def _ticket(self, target, args, move: Move) -> fx.Node:  # type: ignore[no-untyped-def]
+    def _ticket(self, target: Callable[..., Any], args: tuple[Any, ...], move: Move) -> fx.Node:
         node = self.graph.call_function(target, args)
         mode = detect_fake_mode(move.value.meta["val"])
         number = torch.empty(1, dtype=torch.int64)
@@ -90,7 +91,7 @@ class Moves:
         node.meta.update(val=value, ticket=True, of=move.value.name, stall=move.stall)
         return node
 
-    def _copy(self, target, args, move: Move) -> fx.Node:  # type: ignore[no-untyped-def]
+    def _copy(self, target: Callable[..., Any], args: tuple[Any, ...], move: Move) -> fx.Node:
         node = self.graph.call_function(target, args)
         node.meta.update(move.value.meta)
         node.meta.update(of=move.value.name, stall=move.stall)
