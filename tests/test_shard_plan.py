@@ -286,3 +286,13 @@ def test_more_devices_than_operators() -> None:
 
     with pytest.raises(fxmem.TraceError, match="Give fewer devices"):
         fxmem.plan(Short(), budgets(*[None] * 9), (torch.ones(4),))
+
+
+def test_a_share_is_of_the_largest_step() -> None:
+    case = make("mlp")
+    fitted = fxmem.optimize(case.module, budgets(0.7, 0.8), case.args, time_limit=1)
+    limits = [share.budget_bytes for share in fitted.plan.devices]
+    x, y = case.args
+    fitted(x[: len(x) // 4], y[: len(y) // 4]).backward()
+    assert [share.budget_bytes for share in fitted.plan.devices] == limits
+    assert fitted.plan.baseline_peak_bytes < min(limits) / 0.7
