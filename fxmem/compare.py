@@ -13,7 +13,8 @@ import torch
 import torch.fx as fx
 from torch.utils._pytree import tree_leaves
 
-from .api import Progress, check_solver, costs_for, optimize, rehearse
+from .api import optimize, rehearse
+from .arguments import Progress, check_solver, costs_for
 from .budget import Budget
 from .comparison import ComparedPlan, Comparison
 from .costs import CostTable, Device

@@ -16,7 +16,7 @@ from torch._dynamo import exc as dynamo_exc
 from torch._dynamo.eval_frame import OptimizedModule  # constructor same in 2.11 to 2.15
 from torch.utils._pytree import tree_leaves
 
-from .allocator import record
+from .allocator import device_peaks, record
 from .errors import FxmemError, TraceError
 from .plan import Plan
 from .report import Report
@@ -78,14 +78,16 @@ class FittedModule(OptimizedModule):
         Returns
         -------
         int
-            Peak bytes of the step, residents included.
+            Peak bytes of the step, residents included; the sum over devices where there are
+            several.
         """
-        peak = record(step).peak
-        current = self._session.current
+        session, devices = self._session, len(self._session.options.devices)
+        peaks = device_peaks(step, devices) if devices else (record(step).peak,)
+        current = session.current
         if current is None:
             raise FxmemError("the step did not call this module, so there is nothing to learn.")
-        self._session.learn(current, peak)
-        return current.plan.resident_bytes + peak
+        session.learn(current, peaks)
+        return current.plan.resident_bytes + sum(peaks)
 
     @property
     def _session(self) -> Session:

@@ -92,9 +92,9 @@ class Margin:
         self.bounds[plan.graph_hash] = min(known, plan.lower_bound_seconds)
         return True
 
-    def learn(self, step: PlannedStep, peak_above_start: int) -> bool:
+    def learn(self, step: PlannedStep, peaks: Sequence[int]) -> bool:
         """Note what a step measured; True, with a warning, where that is over its budget."""
-        plan = step.plan
+        plan, (peak_above_start,) = step.plan, peaks
         step.measured = max(step.measured or 0, plan.resident_bytes + peak_above_start)
         budget = plan.budget_bytes
         log.info("peak %d measured, %d predicted", step.measured, plan.peak_bytes)

@@ -213,10 +213,8 @@ class Session:
         pools = self.options.pool and step.device.type == "cpu"
         native = load_native() if pools else None
         recorded = prove_step(step, forward, args, native, by_operator=not self.uses_inductor)
-        if step.plan.devices:
-            self.stale |= self.margin.learn_devices(step, recorded.proof.device_peaks)
-        else:
-            self.learn(step, recorded.proof.peak_bytes)
+        proof = recorded.proof
+        self.learn(step, proof.device_peaks if step.plan.devices else (proof.peak_bytes,))
         if self.stale:
             raise PlanAnew
         if native is None:
@@ -249,9 +247,10 @@ class Session:
         options = replace(self.options, reserve_bytes=self.margin.reserve_bytes)
         return plan_shards(joint, forward_outputs, residents, options)
 
-    def learn(self, step: PlannedStep, peak_above_start: int) -> None:
-        """Compare a measured step with its plan; over budget means a new plan."""
-        self.stale |= self.margin.learn(step, peak_above_start)
+    def learn(self, step: PlannedStep, peaks: Sequence[int]) -> None:
+        """Compare each device's peak above the start with the plan; over budget: plan anew."""
+        learn = self.margin.learn_devices if step.plan.devices else self.margin.learn
+        self.stale |= learn(step, peaks)
 
 
 def _with_residents(plan: Plan, kinds: Mapping[str, int]) -> Plan:

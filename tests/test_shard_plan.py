@@ -296,3 +296,23 @@ def test_a_share_is_of_the_largest_step() -> None:
     fitted(x[: len(x) // 4], y[: len(y) // 4]).backward()
     assert [share.budget_bytes for share in fitted.plan.devices] == limits
     assert fitted.plan.baseline_peak_bytes < min(limits) / 0.7
+
+
+def test_learning_judges_each_device() -> None:
+    case = make("outside")
+    (x,) = case.args
+    fitted = fxmem.optimize(case.module, budgets("1MiB", "200KiB"), case.args, time_limit=1)
+    before = fitted.plan.devices[1]
+
+    def step(extra: int) -> None:
+        case.module.zero_grad()
+        made = fitted(x)
+        held = torch.empty(extra)  # the caller's own, on the last device; all devices have room
+        made.sum().backward()
+        del held
+        case.module.zero_grad()
+
+    fitted.learn(lambda: step(1))
+    assert fitted.plan.devices[1] == before
+    with pytest.warns(BudgetWarning, match="on cpu:1"):
+        fitted.learn(lambda: step(before.budget_bytes // 4))
