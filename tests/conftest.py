@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import os
 import tempfile
@@ -31,6 +32,8 @@ def fresh() -> Iterator[None]:
     torch.manual_seed(0)
     torch.set_num_threads(1)
     torch._dynamo.reset()
+    gc.collect()
+    gc.freeze()  # each measured step collects garbage: what is loaded by now need not be looked at
     yield
     torch._dynamo.reset()
 

@@ -63,7 +63,7 @@ def test_table_in_markdown_json_and_terminal(compared):
     assert all(solver in shown.get() for solver in SOLVERS)
 
 
-@pytest.mark.parametrize("keywords", [False, True])
+@pytest.mark.parametrize("keywords", [pytest.param(False, marks=pytest.mark.slow), True])
 def test_measured_beside_and_the_module_left_alone(keywords):
     case = make("mlp")
     module = case.module

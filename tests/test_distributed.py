@@ -85,7 +85,9 @@ def train_sharded(rank: int, folder: str) -> None:
     dist.destroy_process_group()
 
 
-@pytest.mark.parametrize("work", [train_data_parallel, train_sharded])
+@pytest.mark.parametrize(
+    "work", [pytest.param(train_data_parallel, marks=pytest.mark.slow), train_sharded]
+)
 def test_same_weights_as_one_process(work: Callable, tmp_path) -> None:
     run_on_two(work, tmp_path)
     wanted = eager_weights(3)

@@ -39,7 +39,7 @@ def test_any_schedule_trains_as_eager(name: str, schedule_by) -> None:
 
 
 @pytest.mark.parametrize("name", CASES)
-@pytest.mark.parametrize("share", [0.9, 0.75])
+@pytest.mark.parametrize("share", [pytest.param(0.9, marks=pytest.mark.slow), 0.75])
 def test_a_budget_changes_no_bit_and_holds(name: str, share: float) -> None:
     free = make(name)
     wanted = run(fxmem.optimize(free.module, None), free.module, free)
@@ -243,6 +243,7 @@ def test_outputs_share_memory_as_in_eager() -> None:
     assert not detached.requires_grad
 
 
+@pytest.mark.slow
 def test_many_schedules(schedule_by) -> None:
     """A wider net under many different random schedules, all with the same bits."""
     torch.manual_seed(0)

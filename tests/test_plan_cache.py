@@ -189,6 +189,7 @@ print(told.count("measure"), told.count("solve"), time.monotonic() - began)
 """
 
 
+@pytest.mark.slow
 def test_the_second_run_of_a_script_neither_measures_nor_searches(folder: Path) -> None:
     found = []
     for _ in range(2):

@@ -99,7 +99,7 @@ def test_several_graphs_without_a_budget() -> None:
         torch.testing.assert_close(new.grad, old.grad)
 
 
-@pytest.mark.parametrize("share", [0.9, 0.6])
+@pytest.mark.parametrize("share", [pytest.param(0.9, marks=pytest.mark.slow), 0.6])
 def test_the_budget_is_for_the_step_and_not_for_each_graph(share: float, steps: list) -> None:
     module, x = Broken(), torch.randn(ROWS, WIDTH)
     eager = copy.deepcopy(module)

@@ -107,9 +107,8 @@ def test_what_must_be_saved_is_saved_under_a_budget_too() -> None:
         plan = optimized("policy", budget).plan
     except fxmem.InfeasibleBudget as error:
         plan = optimized("policy", error.minimum_bytes).plan
-    assert not any(
-        isinstance(d, Recompute) for name, d in plan.decisions.items() if name.startswith("tanh")
-    )
+    again = {name for name, d in plan.decisions.items() if isinstance(d, Recompute)}
+    assert again and again.isdisjoint({"tanh", "tanh_1", "tanh_2", "tanh_3"})  # tanh_backward may
 
 
 @pytest.mark.parametrize("how", ["checkpoint", "policy"])

@@ -128,7 +128,7 @@ def traced(make: Callable) -> StepTrace:
     return trace_joint(joint, next(i for i, d in enumerate(descs) if isinstance(d, GradAOTOutput)))
 
 
-@pytest.mark.parametrize("make", [tiny_gpt, tiny_unet])
+@pytest.mark.parametrize("make", [pytest.param(tiny_gpt, marks=pytest.mark.slow), tiny_unet])
 def test_every_cut_of_models_with_ties_and_skips(make: Callable) -> None:
     trace = traced(make)
     chain = chain_of(trace)

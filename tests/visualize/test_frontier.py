@@ -18,7 +18,7 @@ def compared(budgets, solvers, **more) -> fxmem.Comparison:
     return fxmem.compare(Outside(), budgets, (x,), solvers, time_limit=1, **more)
 
 
-@pytest.mark.parametrize("measured", [False, True])
+@pytest.mark.parametrize("measured", [False, pytest.param(True, marks=pytest.mark.slow)])
 def test_each_solver_that_found_a_plan_is_named(tmp_path, measured):
     found = compared([None], ["auto", "sqrt", "none"], measure=measured)
     found.plot(tmp_path / "frontier.svg")
