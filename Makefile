@@ -30,7 +30,7 @@ test-slow: $(STAMP) ## the exact tests that take longer
 	$(BIN)/pytest -q -m slow
 
 fuzz: $(STAMP) ## 2,000 random modules under random budgets against eager, about an hour
-	$(BIN)/pytest -q -m nightly tests/fuzz
+	$(BIN)/pytest -q -m nightly $(BOTH_CORES) tests/fuzz
 
 # Another version lives beside the usual one, in an environment of its own (several GB: CUDA's).
 TORCH ?= 2.14.1

@@ -13,6 +13,7 @@ from torch._ops import OpOverload
 from .costs.links import measure_tier
 from .errors import InfeasibleBudget
 from .lower import NANOSECONDS, Lowered
+from .move_cache import MoveCache
 from .passes.transfers import Move, is_movable
 from .plan import Offload, Plan, Transfer
 from .scheduling import CLOSE, blockers
@@ -64,22 +65,9 @@ def find_moves(lowered: Lowered, trace: StepTrace, budget: int, options: Options
     values = movable(lowered, trace)
     tier = measure_tier(options.offload, options.cache)
     problem = TransferProblem(lowered.problem, (tier,), frozenset(values))
-    history: list[tuple[float, int, int]] = []
-
-    def tell(seconds: float, time: int, peak: int, bound: int) -> None:
-        history.append((seconds, time, bound))
-        options.tell("solve", seconds=seconds, time=time, peak=peak, bound=bound)
-
     held_back = options.reserve_bytes + lowered.aside_bytes
-    found = solve(
-        problem,
-        max(0, budget - held_back),
-        time_limit=options.time_limit,
-        seed=options.seed,
-        start=_LEAST[lowered.problem][1] if lowered.problem in _LEAST else None,
-        gap=CLOSE,
-        progress=tell,
-    )
+    history: list[tuple[float, int, int]] = []
+    found = _search(problem, max(0, budget - held_back), options, history)
     _remember(lowered.problem, found)
     solution = _operators_of(found, history)
     if found.status not in ("optimal", "feasible"):
@@ -92,6 +80,33 @@ def find_moves(lowered: Lowered, trace: StepTrace, budget: int, options: Options
         tuple(_order(lowered, values, tier.name, found.actions, replay)),
         tuple(_transfers(values, tier.name, found.actions, replay)),
     )
+
+
+def _search(
+    problem: TransferProblem, limit: int, options: Options, history: list[tuple[float, int, int]]
+) -> TransferSolution:
+    """What the solver finds, or found in an earlier run."""
+    cache = MoveCache(problem, limit, options.seed, options.time_limit, CLOSE)
+    if options.cache and (known := cache.find()) is not None:
+        return known
+
+    def tell(seconds: float, time: int, peak: int, bound: int) -> None:
+        history.append((seconds, time, bound))
+        options.tell("solve", seconds=seconds, time=time, peak=peak, bound=bound)
+
+    least = _LEAST.get(problem.remat)
+    found = solve(
+        problem,
+        limit,
+        time_limit=options.time_limit,
+        seed=options.seed,
+        start=least[1] if least else None,
+        gap=CLOSE,
+        progress=tell,
+    )
+    if options.cache and not found.interrupted and found.status in ("optimal", "feasible"):
+        cache.keep(found)
+    return found
 
 
 def _remember(problem: RematProblem, found: TransferSolution) -> None:

@@ -39,8 +39,7 @@ class PlanCache:
         self, problem: RematProblem, limit: int, *settings: Any, directory: Path | None = None
     ) -> None:
         self.problem, self.limit = problem, limit
-        name = _digest(problem, limit, *settings)
-        self.path = (directory or cache_directory()) / "plans" / f"{name}.json"
+        self.path = plan_file(problem, limit, *settings, directory=directory)
 
     def find(self) -> RematSolution | None:
         """The schedule that was kept, if it is one of this problem within its limit."""
@@ -65,16 +64,29 @@ class PlanCache:
         )
 
     def keep(self, solution: RematSolution) -> None:
-        """Write a schedule; a folder that cannot be written is no cache."""
+        """Write a schedule, if the folder can be written."""
         row = {
             "sequence": list(solution.sequence),
             "lower_bound": solution.lower_bound,
             "solver": solution.solver,
             "history": [list(improvement) for improvement in solution.history],
         }
-        with contextlib.suppress(OSError):
-            write_json(self.path, row)
-            _drop_oldest(self.path.parent)
+        write_row(self.path, row)
+
+
+def plan_file(
+    problem: RematProblem, limit: int, *settings: Any, directory: Path | None = None
+) -> Path:
+    """Where the answer to a search is kept: all that the search saw names it."""
+    name = _digest(problem, limit, *settings)
+    return (directory or cache_directory()) / "plans" / f"{name}.json"
+
+
+def write_row(path: Path, row: dict[str, Any]) -> None:
+    """Keep a file and let the oldest go; a folder that cannot be written is no cache."""
+    with contextlib.suppress(OSError):
+        write_json(path, row)
+        _drop_oldest(path.parent)
 
 
 def _is_row(row: Any) -> bool:

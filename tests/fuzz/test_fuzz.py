@@ -6,7 +6,7 @@ import gc
 from collections.abc import Iterator
 
 import pytest
-from hypothesis import HealthCheck, Phase, assume, given, settings
+from hypothesis import HealthCheck, Phase, assume, given, seed, settings
 
 from tests.fuzz.judge import Refused, judge
 from tests.fuzz.programs import Program, programs
@@ -40,9 +40,13 @@ def test_random_modules(program: Program) -> None:
 
 
 @pytest.mark.nightly
-@settings(
-    max_examples=2000, deadline=None, derandomize=True, phases=PHASES, suppress_health_check=LENIENT
-)
-@given(programs(most=12))
-def test_many_random_modules(program: Program) -> None:
-    _judge(program)
+@pytest.mark.parametrize("part", range(20))
+def test_many_random_modules(part: int) -> None:
+    cases = settings(
+        max_examples=100,
+        deadline=None,
+        database=None,
+        phases=PHASES,
+        suppress_health_check=LENIENT,
+    )
+    seed(part)(cases(given(program=programs(most=12))(_judge)))()
