@@ -330,12 +330,12 @@ void fxmem_arena_trim(const void* handle) {
   if (!arena->busy) arena->give_back(arena->size);
 }
 
-// Start phase 0 (only in an idle arena) or 1 on this thread. 0: the arena is in use.
-int fxmem_begin(const void* handle, int phase) {
+// Start phase 0 or 1 on this thread, only in an idle arena if so asked. 0: the arena is in use.
+int fxmem_begin(const void* handle, int phase, int idle) {
   auto arena = find(handle);
   if (!arena) return 0;
   std::lock_guard<std::mutex> guard(arena->mutex);
-  if (arena->busy || (phase == 0 && !arena->live.empty())) return 0;
+  if (arena->busy || (idle && !arena->live.empty())) return 0;
   arena->busy = true;
   runs.push_back({arena, &arena->plan[phase]});
   return 1;

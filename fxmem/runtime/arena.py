@@ -56,21 +56,17 @@ class StepArena:
             # AOTAutograd looks at the first run through a mode, which allocates beside it.
             self.trim()
             return run(args)
-        with self._lock:
-            arena = next((a for a in self._arenas if self._native.begin(a, 0)), None)
-            if arena is None:
-                arena = self._add()
-            if self._room is not None:
-                for other in self._arenas:
-                    self._native.trim(other)
-        return self._run(run, args) if arena is not None else run(args)
+        begun = self._begin_idle(0)
+        return self._run(run, args) if begun else run(args)
 
     def backward(self, run: Boxed, args: list[Any]) -> Any:
-        """Run the backward graph in the arena in which its arguments lie."""
-        arena = self._find(args)
-        if arena is None or not self._native.begin(arena, 1):
-            return run(args)
-        return self._run(run, args)
+        """Run the backward graph in the arena in which its arguments lie, if any does."""
+        if self._saves:
+            arena = self._find(args)
+            begun = arena is not None and bool(self._native.begin(arena, 1, False))
+        else:
+            begun = self._begin_idle(1)
+        return self._run(run, args) if begun else run(args)
 
     def trim(self) -> None:
         """Give back what no live block lies in."""
@@ -88,6 +84,16 @@ class StepArena:
         """Blocks of steps that are not over."""
         return sum(self._native.state(a)[0] for a in self._arenas)
 
+    def _begin_idle(self, phase: int) -> bool:
+        """Start in an arena without live blocks; the memory of other idle ones may be needed."""
+        with self._lock:
+            begun = any(self._native.begin(a, phase, True) for a in self._arenas)
+            begun = begun or self._add(phase)
+            if self._room is not None:
+                for other in self._arenas:
+                    self._native.trim(other)
+        return begun
+
     def _run(self, run: Boxed, args: list[Any]) -> Any:
         try:
             return run(args)
@@ -96,7 +102,7 @@ class StepArena:
             self.served += served
             self.refused += refused
 
-    def _add(self) -> int | None:
+    def _add(self, phase: int) -> bool:
         plan = self.plan
         arena = self._native.new_arena(
             plan.arena_bytes,
@@ -106,11 +112,11 @@ class StepArena:
             room=self._room,
             poisons=POISON,
         )
-        if arena is None or not self._native.begin(arena, 0):
-            return None
+        if arena is None:
+            return False
         self._arenas.append(arena)
         weakref.finalize(self, self._native.delete_arena, arena)
-        return arena
+        return bool(self._native.begin(arena, phase, True))
 
     def _find(self, args: Sequence[Any]) -> int | None:
         if self._saved is not None and self._saved < len(args):
@@ -122,8 +128,7 @@ class StepArena:
             if arena is not None:
                 self._saved = position
                 return arena
-        # Saved elsewhere: forward ran without the arena, or hooks have moved what it saved.
-        return None if self._saves else next(iter(self._arenas), None)
+        return None  # forward ran without the arena, or hooks have moved what it saved
 
     def _arena_of(self, value: Any) -> int | None:
         if not isinstance(value, torch.Tensor) or value.device.type != "cpu":

@@ -37,7 +37,7 @@ _SIGNATURES: dict[str, tuple[type | None, list[type]]] = {
     "fxmem_arena_of": (_POINTER, [_POINTER]),
     "fxmem_arena_state": (None, [_POINTER, _POINTER, _POINTER]),
     "fxmem_arena_trim": (None, [_POINTER]),
-    "fxmem_begin": (ctypes.c_int, [_POINTER, ctypes.c_int]),
+    "fxmem_begin": (ctypes.c_int, [_POINTER, ctypes.c_int, ctypes.c_int]),
     "fxmem_end": (None, [_POINTER, _POINTER]),
     "fxmem_record": (None, [ctypes.c_int]),
     "fxmem_mark": (None, [_INT]),

@@ -18,6 +18,7 @@ from fxmem.allocator import record
 from fxmem.residents import count_residents
 from fxmem.runtime import arena as arenas
 from fxmem.runtime import native
+from fxmem.solvers.remat import RematProblem
 from tests.modules import CASES, make
 from tests.steps import differences, equal, run
 
@@ -205,6 +206,44 @@ def test_others_get_idle_memory_back_under_a_budget() -> None:
     del others
     seeded(fitted, 1).backward()
     assert arena.committed_bytes == held
+
+
+class Recomputed(nn.Module):
+    """Made anew from its input in backward, it saves nothing in the arena."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.scale * x.transpose(0, 1)[..., :8].square().mean()
+
+
+def all_again(problem: RematProblem) -> list[int]:
+    assert problem.turn is not None
+    again = [v for v in range(problem.turn) if v not in problem.once]
+    return [*range(problem.turn + 1), *again, *range(problem.turn + 1, problem.count)]
+
+
+@pytest.mark.parametrize("kept", [1, 3])
+def test_gradients_of_earlier_steps_that_are_kept_take_no_part(kept: int, schedule_by) -> None:
+    schedule_by(all_again)
+    x = torch.randn(16, 32).requires_grad_()
+    fitted = fxmem.optimize(Recomputed(), "10KiB", (x,))
+    arena = fitted._session.current.arena
+    assert arena is not None and not arena._saves
+    history = []
+    for _ in range(kept):
+        x.grad = fitted.scale.grad = None
+        fitted(x).backward()
+        history.append(x.grad)
+    x.grad = fitted.scale.grad = None
+    residents = count_residents(fitted, (x,)).total
+    served, refused = arena.served, arena.refused
+    peak = record(lambda: fitted(x).backward()).peak
+    assert residents + peak <= fitted.plan.peak_bytes
+    assert arena.served > served and arena.refused == refused
+    assert all(equal(each, x.grad) for each in history)
 
 
 def test_without_a_budget_idle_memory_stays() -> None:
