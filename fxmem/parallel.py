@@ -13,11 +13,13 @@ from .budget import Budget
 from .costs import CostTable, MeasuredCosts
 from .errors import FxmemError, PipelineError, PlanMismatch
 from .passes.stages import Stage, cut
+from .pipeline_plan import PipelinePlan, trace_hash
 from .planning import Options
 from .residents import OPTIMIZERS, optimizer_bytes
 from .runtime.pipelining import SCHEDULES, Engine
 from .runtime.stage import StageRun
-from .stage_plan import PipelinePlan, build, plan_pipeline, trace_hash
+from .stage_fit import build
+from .stage_plan import plan_pipeline
 from .stage_trace import PREFIX, Loss, capture
 from .storages import tensor_bytes
 
