@@ -10,7 +10,7 @@ import torch.fx as fx
 from torch._functorch._aot_autograd.descriptors import GradAOTOutput, ParamAOTInput  # since 2.9
 
 from .costs import Cost
-from .passes.stages import forward_operators
+from .passes.stage_homes import forward_operators
 from .runtime.pipelining import SCHEDULES, ranks_of
 from .solvers.partition import Device, PartitionSolution, partition
 from .stage_chain import FEWER, StageChain, stage_chain

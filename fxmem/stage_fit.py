@@ -122,7 +122,8 @@ class RankFitter:
         return best or least
 
     def _plan(self, share: float | None) -> RankPlan:
-        plans, prints, seconds = {}, {}, {}
+        plans, prints = {}, {}
+        seconds: dict[int, Seconds] = {}
         options = replace(self.options, budget=Budget.parse(share))
         for s, stage in self.stages.items():
             step = plan_step(stage.joint, stage.forward_outputs, 0, options)

@@ -6,6 +6,7 @@ rank lacks or has left tells by how much its estimate was wrong, and the next pr
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 
@@ -116,7 +117,7 @@ class _Planner:
             except TraceError as error:
                 errors.append(error)
                 continue
-            proposals.learn(draft, found)
+            proposals.learn(draft, plan, found)
             if any(rank.short for rank in found):
                 failed.append(found)
             else:
@@ -198,6 +199,7 @@ class _Proposals:
         self.roomy, self.bound = drafts.roomy()
         self.ratio = [1.0] * len(limits)  # of the estimate to the exact peak
         self.most: list[float] = [NO_LIMIT] * len(limits)  # what proved to be too much
+        self.seconds = math.inf  # of the best plan yet
         self.seen: set[tuple[int, ...]] = set()
 
     def __iter__(self) -> Iterator[Draft]:
@@ -207,15 +209,15 @@ class _Proposals:
             yield draft
             draft = self._next()
 
-    def learn(self, draft: Draft, found: Sequence[RankPlan]) -> None:
+    def learn(self, draft: Draft, plan: PipelinePlan, found: Sequence[RankPlan]) -> None:
         """How far the estimate was from the exact plan, and what was too much for a rank."""
-        for r, plan in enumerate(found):
-            if not draft.peaks[r]:
-                continue
+        if not any(rank.short for rank in found):
+            self.seconds = min(self.seconds, plan.step_seconds)
+        for r, rank in enumerate(found):
             if draft is self.roomy:
-                self.ratio[r] = draft.peaks[r] / max(1, plan.free_peak_bytes)
-            if plan.short and draft is not self.roomy:
-                less = draft.peaks[r] - plan.short * self.ratio[r]
+                self.ratio[r] = draft.peaks[r] / max(1, rank.free_peak_bytes)
+            elif rank.short and draft.peaks[r]:
+                less = draft.peaks[r] - rank.short * self.ratio[r]
                 self.most[r] = min(self.most[r], less)
 
     def _next(self) -> Draft | None:
@@ -227,7 +229,7 @@ class _Proposals:
                 for r, limit in enumerate(self.limits)
             ]
             for draft in self.drafts.within(memory):
-                if draft.cuts not in self.seen:
+                if draft.cuts not in self.seen and draft.seconds < self.seconds:
                     return draft
         return None
 

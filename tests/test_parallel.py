@@ -14,7 +14,7 @@ from torch import Tensor
 
 import fxmem
 from fxmem.allocator import record
-from fxmem.parallel import split_batch
+from fxmem.pipeline_run import split_batch
 from fxmem.runtime.pipelining import SCHEDULES
 from tests.pipelines import alone, tiny_gpt, tiny_unet
 from tests.processes import exit_codes, join_group, run_on
