@@ -12,7 +12,7 @@ from .passes.stages import Stage
 from .plan import Plan, Recompute
 from .planning import Options, plan_step, rewrite, with_replays
 from .runtime.pipelining import SCHEDULES, Action
-from .stage_memory import footprint, rank_peak
+from .stage_memory import StageParts, rank_peak
 from .stage_times import Seconds, stage_seconds
 from .trace import trace_joint
 
@@ -122,15 +122,15 @@ class RankFitter:
         return best or least
 
     def _plan(self, share: float | None) -> RankPlan:
-        plans, prints = {}, {}
+        plans, parts = {}, {}
         seconds: dict[int, Seconds] = {}
         options = replace(self.options, budget=Budget.parse(share))
         for s, stage in self.stages.items():
             step = plan_step(stage.joint, stage.forward_outputs, 0, options)
             plans[s] = step.plan
-            prints[s] = footprint(stage, step.graphs, step.plan.peak_bytes, self.splits)
             operators = trace_joint(stage.joint, stage.forward_outputs).operators
             costs = with_replays(options.costs(list(operators)))
             seconds[s] = stage_seconds(stage, step.graphs, costs, self.splits)
-        peak = self.static + rank_peak(self.order, prints, self.arrived)
+            parts[s] = StageParts(stage, step.graphs, costs, self.splits)
+        peak = self.static + rank_peak(self.order, parts, self.arrived)
         return RankPlan(plans, seconds, self.static, peak, peak, None)
