@@ -18,6 +18,8 @@ from .stage_times import BANDWIDTH
 from .trace import trace_joint
 
 NO_LIMIT = 1 << 62
+# Of each search, which mostly ends by itself: cuts that are no good cost more than this.
+_LEAST_SECONDS = 5.0
 
 
 @dataclass(frozen=True)
@@ -107,7 +109,7 @@ class Drafts:
             room, chunks = [memory[r] // self.each for r in self.ranks_of], 1
         devices = tuple(Device(max(0, m), bandwidth=BANDWIDTH) for m in room)
         problem = replace(self._chain(pieces).problem, devices=devices)
-        limit = self.time_limit / len(FEWER)
+        limit = max(_LEAST_SECONDS, self.time_limit / len(FEWER))
         shape = (self.schedule, self.microbatches, limit, chunks)
         return partition(problem, None, *shape, ordered=True)
 

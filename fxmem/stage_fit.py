@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from .budget import Budget
@@ -16,8 +16,11 @@ from .stage_memory import StageParts, rank_peak
 from .stage_times import Seconds, stage_seconds
 from .trace import trace_joint
 
-# Fractions of a stage's unoptimised peak that are tried, by halving, until a rank's budget holds.
-TRIES = 7
+#: Shares tried of what a microbatch keeps where nothing is recomputed: many are in flight, so
+#: that keeping less of each may leave more for the one that runs.
+SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1)
+# Where none of them does, one microbatch is made as small as can be, by halving.
+_HALVINGS = 6
 
 
 @dataclass(frozen=True)
@@ -48,6 +51,12 @@ class RankPlan:
     def short(self) -> int:
         """Bytes over the limit."""
         return 0 if self.limit is None else max(0, self.peak_bytes - self.limit)
+
+    @property
+    def total_seconds(self) -> float:
+        """Of a microbatch in all stages of the rank."""
+        every = [each.get(kind, 0.0) for each in self.seconds.values() for kind in "FIW"]
+        return sum(every) + sum(each["B"] for each in self.seconds.values() if "I" not in each)
 
     @property
     def recomputes(self) -> bool:
@@ -95,37 +104,78 @@ class RankFitter:
         self.options = replace(
             options,
             reuse=options.reuse and not self.splits,
-            time_limit=options.time_limit / TRIES / len(stages),
+            time_limit=options.time_limit / len(SHARES) / len(stages),
         )
 
     def fit(self, budget: Budget) -> RankPlan:
-        """The plan with least recomputation that was found within the budget, or the smallest."""
-        free = self._plan(None)
+        """The fastest plan that was found within the budget, or the smallest."""
+        free, parts = self._plan({})
         limit = budget.resolve(free.peak_bytes)
         free = replace(free, limit=limit)
-        if not free.short:
+        if limit is None or not free.short:
             return free
-        low, high, best, least = 0.0, 1.0, None, free
-        for _ in range(TRIES):
+        flight = _in_flight(self.order)
+        kept = {s: part.kept for s, part in parts.items()}
+
+        def others(share: float) -> int:
+            """Kept by microbatches beside the one that runs."""
+            sizes = {s: round(share * size) for s, size in kept.items()}
+            return sum(flight[s] * size for s, size in sizes.items()) - min(sizes.values())
+
+        one = max(plan.peak_bytes for plan in free.plans.values())
+        beside = free.peak_bytes - one - others(1.0)  # residents, and values on their way
+        found = [free]
+        for share in SHARES:
+            most = {s: round(share * size) for s, size in kept.items()}
+            room = limit - beside - others(share)
+            for _ in range(2):  # how much is beside is known better after a plan
+                if room <= max(most.values()):
+                    break
+                try:
+                    plan = self._plan({s: (room, most[s]) for s in most})[0]
+                except InfeasibleBudget:
+                    break
+                found.append(replace(plan, limit=limit, free_peak_bytes=free.peak_bytes))
+                if not found[-1].short:
+                    break
+                room -= found[-1].short
+        within = [plan for plan in found if not plan.short]
+        if not within:
+            found += [replace(p, limit=limit) for p in self._smaller(free, limit)]
+            within = [plan for plan in found if not plan.short]
+        if within:
+            return min(within, key=lambda plan: plan.total_seconds)
+        return min(found, key=lambda plan: plan.peak_bytes)
+
+    def _smaller(self, free: RankPlan, limit: int) -> Iterator[RankPlan]:
+        """Plans of smaller and smaller microbatches, as far as the limit, whatever they keep."""
+        low, high = 0.0, 1.0
+        for _ in range(_HALVINGS):
             share = (low + high) / 2
+            most = {s: round(share * plan.peak_bytes) for s, plan in free.plans.items()}
             try:
-                found = self._plan(share)
+                plan = self._plan({s: (size, size) for s, size in most.items()})[0]
             except InfeasibleBudget:
                 low = share
                 continue
-            found = replace(found, limit=limit, free_peak_bytes=free.peak_bytes)
-            least = min(least, found, key=lambda f: f.peak_bytes)
-            if found.short:
+            yield replace(plan, free_peak_bytes=free.peak_bytes)
+            if plan.peak_bytes > limit:
                 high = share
             else:
-                best, low = found, share
-        return best or least
+                low = share
 
-    def _plan(self, share: float | None) -> RankPlan:
+    def _plan(
+        self, limits: Mapping[int, tuple[int, int]]
+    ) -> tuple[RankPlan, dict[int, StageParts]]:
+        """Plans with limits, by stage, of one microbatch's bytes: at most, and to be kept."""
         plans, parts = {}, {}
         seconds: dict[int, Seconds] = {}
-        options = replace(self.options, budget=Budget.parse(share))
         for s, stage in self.stages.items():
+            options = self.options
+            if s in limits:
+                most, kept = limits[s]
+                turn = max(0, most - kept)
+                options = replace(options, budget=Budget.parse(most), turn_bytes=turn)
             step = plan_step(stage.joint, stage.forward_outputs, 0, options)
             plans[s] = step.plan
             operators = trace_joint(stage.joint, stage.forward_outputs).operators
@@ -133,4 +183,15 @@ class RankFitter:
             seconds[s] = stage_seconds(stage, step.graphs, costs, self.splits)
             parts[s] = StageParts(stage, step.graphs, costs, self.splits)
         peak = self.static + rank_peak(self.order, parts, self.arrived)
-        return RankPlan(plans, seconds, self.static, peak, peak, None)
+        return RankPlan(plans, seconds, self.static, peak, peak, None), parts
+
+
+def _in_flight(order: Sequence[Action]) -> dict[int, int]:
+    """Most microbatches of which each stage keeps values at once."""
+    last = "W" if any(kind == "W" for kind, _, _ in order) else "B"
+    now: dict[int, int] = {}
+    most: dict[int, int] = {}
+    for kind, s, _ in order:
+        now[s] = now.get(s, 0) + (kind == "F") - (kind == last)
+        most[s] = max(most.get(s, 0), now[s])
+    return most

