@@ -22,7 +22,8 @@ from .estimate import MemorySavingsEstimate
 from .manager import TrainingMemoryManager
 from .manager_config import TrainingMemoryConfig
 from .measure import MeasuredStep, measure
-from .parallel import Pipeline, pipeline
+from .parallel import pipeline
+from .pipeline_run import Pipeline
 from .plan import Keep, Offload, Plan, Recompute
 from .pool import ActivationPool, PoolStats
 from .versions import warn_if_untested

@@ -32,6 +32,7 @@ from .cli_parts import (
     told,
     write_file,
 )
+from .cli_ranks import launched, train_ranks
 from .demo import DemoResult, run_demo
 from .errors import FxmemError
 from .plan import Offload, Plan, Recompute
@@ -102,14 +103,28 @@ def train(
     time_limit: TimeLimit = 30.0,
     seed: Seed = 0,
     as_json: Json = False,
+    schedule: Annotated[str, typer.Option(help="Under torchrun: 1f1b, gpipe, ...")] = "1f1b",
+    microbatches: Annotated[int, typer.Option(min=1, help="Under torchrun.")] = 8,
 ) -> None:
-    """Train a few steps on the example inputs, and measure one."""
+    """Train a few steps on the example inputs, and measure one.
+
+    Under torchrun the model is cut into stages over the processes, and --budget may name one
+    budget for each of them, separated by commas.
+    """
     with told():
-        limit = Budget.parse(budget)
         if optimizer not in OPTIMIZERS:
             raise typer.BadParameter(
                 f"{optimizer!r} is none of {', '.join(OPTIMIZERS)}", param_hint="--optimizer"
             )
+        if launched():
+            if offload is not None:
+                raise FxmemError("--offload is for one process; leave it out under torchrun.")
+            train_ranks(
+                model, budget, steps, optimizer, rate, as_json, seed, schedule=schedule,
+                microbatches=microbatches, solver=solver, time_limit=time_limit,
+            )  # fmt: skip
+            return
+        limit = Budget.parse(budget)
         torch.manual_seed(seed)
         module, inputs = load_model(model)
         chosen = OPTIMIZERS[optimizer](module.parameters(), lr=rate)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -58,6 +58,8 @@ class Options:
     plain_peak_bytes : int
         Largest plain peak of this module's earlier steps. A share is of that, or of this step's
         if it is larger: else a small last batch would have to fit a share of its own.
+    turn_bytes : int
+        Of the budget, not to be had between forward and backward: so many fewer are kept.
     cache : bool
         Keep schedules on disk, and look there first.
     progress : callable, optional
@@ -75,6 +77,7 @@ class Options:
     seed: int = 0
     reserve_bytes: int = 0
     plain_peak_bytes: int = 0
+    turn_bytes: int = 0
     cache: bool = True
     progress: Callable[[str, Mapping[str, Any]], None] | None = None
 
@@ -130,6 +133,8 @@ def plan_step(
     options.tell("costs", operators=len(trace.operators))
     costs = with_replays(options.costs(list(trace.operators)))
     lowered = lower(trace, costs, resident_bytes, options.reuse)
+    if options.turn_bytes:
+        lowered = _with_turn(lowered, options.turn_bytes)
     baseline = max(replay(lowered.problem, range(lowered.problem.count)))
     budget = options.budget.resolve(max(baseline, options.plain_peak_bytes))
     moved = None
@@ -150,6 +155,15 @@ def plan_step(
     return PlannedStep(
         graphs, plan, trace.device(), forward_outputs, written_inputs(joint), tangents
     )
+
+
+def _with_turn(lowered: Lowered, size: int) -> Lowered:
+    """The problem with so many bytes more in use between forward and backward."""
+    problem = lowered.problem
+    assert problem.turn is not None
+    workspace = list(problem.workspace)
+    workspace[problem.turn] += size
+    return replace(lowered, problem=replace(problem, workspace=tuple(workspace)))
 
 
 def with_replays(costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:

@@ -6,6 +6,7 @@ import contextlib
 import copy
 from collections.abc import Callable, Sequence
 from typing import Any
+from unittest import mock
 
 import torch
 import torch.fx as fx
@@ -66,6 +67,8 @@ def capture(model: torch.nn.Module, inputs: Sequence[Any], loss: Loss | None) ->
         tensors = [*model.parameters(), *model.buffers()]
         twin = copy.deepcopy(model, {id(t): fake(t) for t in tensors})
         given = tuple(tree_map_only(torch.Tensor, fake, tuple(inputs)))
+        # Libraries ask whether they are traced, and then look at no values: Transformers' masks.
+        stack.enter_context(mock.patch.object(torch.compiler, "_is_compiling_flag", True))
         try:
             exported = aot_export_joint_with_descriptors(stack, WithLoss(twin, loss), given)
         except Exception as error:

@@ -14,7 +14,7 @@ from torch import Tensor
 
 import fxmem
 from fxmem.allocator import record
-from fxmem.parallel import split_batch
+from fxmem.pipeline_run import split_batch
 from fxmem.runtime.pipelining import SCHEDULES
 from tests.pipelines import alone, tiny_gpt, tiny_unet
 from tests.processes import exit_codes, join_group, run_on
@@ -58,6 +58,15 @@ def check_numbers(pipe: fxmem.Pipeline, case, wanted) -> int:
     return held + peak
 
 
+def check_peak(pipe: fxmem.Pipeline, case) -> None:
+    """With gradients there, as where they are zeroed and not dropped, a step takes most."""
+    _, x, target, _ = case
+    held = sum(v.nbytes for v in pipe.state_dict().values()) + x.nbytes + target.nbytes
+    held += sum(p.grad.nbytes for p in pipe.parameters() if p.grad is not None)
+    peak = held + record(lambda: pipe.step(x, target=target)).peak
+    assert peak <= pipe.plan.peak_bytes[pipe.rank] <= 1.03 * peak
+
+
 def check_holdings(pipe: fxmem.Pipeline, model: torch.nn.Module) -> None:
     """Own parameters are there; all others are gone from the model, and from memory."""
     own = dict(pipe.named_parameters())
@@ -79,15 +88,18 @@ def try_all(rank: int, ranks: int, cases: Sequence[tuple[str, str]]) -> None:
         check_holdings(pipe, case[0])
         free = check_numbers(pipe, case, wanted)
         assert free <= pipe.plan.peak_bytes[rank]
+        check_peak(pipe, case)
 
         if (kind, schedule) not in TIGHTER or ranks > 2:
             continue
         tight = MODELS[kind]()
-        below = [int(0.9 * p) for p in pipe.plan.peak_bytes]
+        share = 0.9 if kind == "gpt" else 0.95  # the net keeps little that could be made again
+        below = [int(share * p) for p in pipe.plan.peak_bytes]
         pipe = make(tight, below, schedule, cuts=pipe.plan.cuts)
         again = [d for p in pipe.plan.stage_plans for d in p.decisions.values()]
         assert any(isinstance(d, fxmem.Recompute) for d in again)
         assert check_numbers(pipe, tight, wanted) <= below[rank]
+        check_peak(pipe, tight)
     dist.destroy_process_group()
 
 

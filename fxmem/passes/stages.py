@@ -1,14 +1,11 @@
 """Cut a joint graph into the stages of a pipeline, at any operator of its forward part.
 
-A backward operator runs where the forward operator runs whose gradient it is (autograd numbers
-both alike), or earlier if a gradient that it reads was made earlier. A value that is read beyond
-the next stage travels through the stages between. Views, and what is computed from nothing, are
-made anew where they are read.
+`stage_homes` says where each operator runs. A value that is read beyond the next stage travels
+through the stages between.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -24,8 +21,9 @@ from torch._functorch._aot_autograd.descriptors import (  # private; there since
 )
 
 from ..errors import TraceError
-from ..storages import is_dense, is_item, is_random, is_view
+from ..storages import is_dense
 from .split import is_tangent
+from .stage_homes import Homes, outputs
 
 aten = torch.ops.aten
 
@@ -87,23 +85,6 @@ class Stage:
         return tuple(str(s.name) for s in self.sources if s.kind == kind)
 
 
-def forward_operators(joint: fx.GraphModule) -> tuple[fx.Node, ...]:
-    """Operators that the forward outputs and the new values of buffers depend on, in order."""
-    reached: set[fx.Node] = set()
-    waiting = [n for n, d in _outputs(joint) if not isinstance(d, GradAOTOutput)]
-    while waiting:
-        node = waiting.pop()
-        if node not in reached:
-            reached.add(node)
-            waiting.extend(node.all_input_nodes)
-    free = _free(joint.graph)
-    return tuple(
-        n
-        for n in joint.graph.nodes
-        if n in reached and n.op == "call_function" and not _follows(n) and n not in free
-    )
-
-
 def cut(joint: fx.GraphModule, cuts: Sequence[int]) -> tuple[Stage, ...]:
     """Cut ``joint`` into ``len(cuts) + 1`` stages.
 
@@ -123,59 +104,17 @@ def cut(joint: fx.GraphModule, cuts: Sequence[int]) -> tuple[Stage, ...]:
     return tuple(cutter.stage(k) for k in range(len(cuts) + 1))
 
 
-def _outputs(joint: fx.GraphModule) -> list[tuple[fx.Node, Any]]:
-    output = joint.graph.output_node()
-    values: Any = output.args[0]
-    found = zip(values, output.meta["desc"], strict=True)
-    return [(n, d) for n, d in found if isinstance(n, fx.Node)]
-
-
-def _follows(node: fx.Node) -> bool:
-    """Is it only a look at another value, or one result of an operator?"""
-    return is_view(node) or is_item(node)
-
-
-def _free(graph: fx.Graph) -> set[fx.Node]:
-    """Constants and what is computed from them alone."""
-    free: set[fx.Node] = set()
-    for node in graph.nodes:
-        computes = node.op == "call_function" and not is_random(node)
-        if node.op == "get_attr" or (computes and all(a in free for a in node.all_input_nodes)):
-            free.add(node)
-    return free
-
-
-def _differentiable(joint: fx.GraphModule, loss: fx.Node) -> set[fx.Node]:
-    """What autograd has a node for: on a way from a value with a gradient to the loss.
-
-    Anything else, such as the new value of a buffer, bears the number of a neighbour.
-    """
-    wanted = {d.grad_of for _, d in _outputs(joint) if isinstance(d, GradAOTOutput)}
-    needs = {n for n in joint.graph.find_nodes(op="placeholder") if n.meta.get("desc") in wanted}
-    for node in joint.graph.nodes:
-        if any(a in needs for a in node.all_input_nodes):
-            needs.add(node)
-    reached: set[fx.Node] = set()
-    waiting = [loss]
-    while waiting:
-        node = waiting.pop()
-        if node in needs and node not in reached:
-            reached.add(node)
-            waiting.extend(node.all_input_nodes)
-    return reached
-
-
 class _Cutter:
     """The joint graph, the stage of each node, and the values that cross each cut."""
 
     def __init__(self, joint: fx.GraphModule, cuts: Sequence[int]) -> None:
         self.joint, self.nodes, self.last = joint, list(joint.graph.nodes), len(cuts)
-        self.free = _free(joint.graph)
+        self.homes = Homes(joint, cuts)
+        self.stage_of = self.homes.stage_of
         self.number = {n: i for i, n in enumerate(self.nodes)}
-        self.stage_of = self._assign(cuts)
         self.gradients: list[tuple[str, fx.Node]] = []
         self.written: list[tuple[Any, fx.Node]] = []
-        for node, desc in _outputs(joint):
+        for node, desc in outputs(joint):
             if isinstance(desc, InputMutationAOTOutput):
                 self.written.append((desc, node))
             elif isinstance(desc, GradAOTOutput):
@@ -188,77 +127,13 @@ class _Cutter:
         for k in range(self.last + 1):
             self._route(k)
 
-    def _assign(self, cuts: Sequence[int]) -> dict[fx.Node, int]:
-        """The stage of every operator, item and tangent."""
-        stage: dict[fx.Node, int] = {}
-        by_sequence: dict[Any, int] = {}
-        for i, node in enumerate(forward_operators(self.joint)):
-            stage[node] = bisect_right(cuts, i)
-        loss = next(
-            n
-            for n, d in _outputs(self.joint)
-            if not isinstance(d, (InputMutationAOTOutput, GradAOTOutput))
-        )
-        while _follows(loss):
-            loss = loss.all_input_nodes[0]
-        stage[loss] = self.last
-        differentiable = _differentiable(self.joint, loss)
-        for node in self.nodes:  # a cut must never lead back
-            if node in stage:
-                earlier = [stage[b] for b in self._bases(node) if b in stage]
-                stage[node] = max([stage[node], *earlier])
-                if node not in differentiable:
-                    continue
-                number = node.meta.get("seq_nr")
-                by_sequence[number] = max(by_sequence.get(number, 0), stage[node])
-            elif is_item(node) and node.all_input_nodes[0] in stage:
-                stage[node] = stage[node.all_input_nodes[0]]
-        late = {n for n in self.nodes if is_tangent(n)}
-        stage.update(dict.fromkeys(late, self.last))
-        for node in self.nodes:
-            if any(a in late for a in node.all_input_nodes):
-                late.add(node)
-            if node in stage or node.op != "call_function" or node in self.free or is_view(node):
-                continue
-            if is_item(node):
-                stage[node] = stage[node.all_input_nodes[0]]
-                continue
-            bases = [b for b in self._bases(node) if b in stage]
-            wanted = by_sequence.get(node.meta.get("seq_nr"))
-            if node in late:
-                bound = min(stage[b] for b in bases if b in late)
-                stage[node] = bound if wanted is None else min(bound, wanted)
-            else:
-                stage[node] = max([wanted or 0, *(stage[b] for b in bases)])
-        return stage
-
-    def _bases(self, node: fx.Node) -> list[fx.Node]:
-        """What ``node`` reads, past the views and free values that are made where it runs."""
-        found: list[fx.Node] = []
-        waiting = list(node.all_input_nodes)
-        while waiting:
-            value = waiting.pop()
-            if is_view(value) and value.op != "placeholder":
-                waiting.extend(value.all_input_nodes)
-            elif value not in self.free:
-                found.append(value)
-        return found
-
-    def _base(self, node: fx.Node) -> fx.Node:
-        while is_view(node):
-            node = node.all_input_nodes[0]
-        return node
-
-    def _home(self, node: fx.Node) -> int:
-        return self.stage_of.get(self._base(node), 0)
-
     def _addends(self, node: fx.Node) -> list[fx.Node]:
         """A gradient summed over several stages, in the parts that each can sum up by itself."""
         if node.target is aten.add.Tensor and len(node.args) == 2 and len(node.users) == 1:
             parts = [a for a in node.args if isinstance(a, fx.Node)]
             same = all(p.meta["val"].shape == node.meta["val"].shape for p in parts)
             below = [a for p in parts for a in self._addends(p)]
-            if len(parts) == 2 and same and len({self._home(a) for a in below}) > 1:
+            if len(parts) == 2 and same and len({self.homes.home(a) for a in below}) > 1:
                 self.stage_of.pop(node, None)
                 return below
         return [node]
@@ -266,11 +141,13 @@ class _Cutter:
     def _results(self, k: int) -> list[fx.Node]:
         """Outputs of the whole step that stage ``k`` makes."""
         ends = [n for _, n in self.written] + [n for _, n in self.gradients]
-        return [n for n in ends if self._home(n) == k] + ([self.loss] if k == self.last else [])
+        return [n for n in ends if self.homes.home(n) == k] + (
+            [self.loss] if k == self.last else []
+        )
 
     def _route(self, k: int) -> None:
         """Send what stage ``k`` reads of others on its way."""
-        wanted = [b for n in self.nodes if self.stage_of.get(n) == k for b in self._bases(n)]
+        wanted = [b for n in self.nodes if self.stage_of.get(n) == k for b in self.homes.bases(n)]
         for node in dict.fromkeys(wanted):
             home = self.stage_of.get(node, k)
             for place in range(home, k):
@@ -287,10 +164,10 @@ class _Cutter:
         back = self._sorted(self.backward[k])
         received = self._sorted(self.forward[k - 1]) if k else []
         gradients = self._sorted(self.backward[k + 1]) if k < self.last else []
-        reads = {b for n in own for b in self._bases(n)}
+        reads = {b for n in own for b in self.homes.bases(n)}
         made = [n for n in sent if self.stage_of[n] == k]
         made_back = [n for n in back if self.stage_of[n] == k]
-        reads |= {self._base(n) for n in self._results(k)}
+        reads |= {self.homes.base(n) for n in self._results(k)}
         graph, env = fx.Graph(), {}
         sources = []
         for node in self.nodes:
@@ -319,8 +196,8 @@ class _Cutter:
 
         for node in own:
             value(node)
-        written = [(d, n) for d, n in self.written if self._home(n) == k]
-        weights = [(name, n) for name, n in self.gradients if self._home(n) == k]
+        written = [(d, n) for d, n in self.written if self.homes.home(n) == k]
+        weights = [(name, n) for name, n in self.gradients if self.homes.home(n) == k]
         ends = [n for _, n in written] + made + ([self.loss] if k == self.last else [])
         results = ends + made_back + [n for _, n in weights]
         output = graph.output(tuple(map(value, results)))
@@ -358,7 +235,7 @@ class _Cutter:
 
     def _check_buffers(self, k: int, sources: list[tuple[Source, fx.Node]]) -> None:
         """A buffer that changes is read in one stage only: elsewhere it would be out of date."""
-        homes = {d.mutated_input.target: self._home(n) for d, n in self.written}
+        homes = {d.mutated_input.target: self.homes.home(n) for d, n in self.written}
         for source, _ in sources:
             if source.kind == "buffer" and homes.get(str(source.name), k) != k:
                 raise TraceError(

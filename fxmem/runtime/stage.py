@@ -12,6 +12,7 @@ import torch.fx as fx
 from ..compile import boxed
 from ..passes.split import SplitStep, is_tangent
 from ..passes.stages import Stage
+from ..storages import is_item
 
 Tensors = dict[str, torch.Tensor]
 
@@ -47,6 +48,8 @@ def split_backward(backward: fx.GraphModule, sent: int) -> SplitBackward:
             waiting.extend(node.all_input_nodes)
     nodes = [n for n in backward.graph.nodes if n.op != "output"]
     here = {n for n in nodes if n in needed or n.op in ("placeholder", "get_attr")}
+    # One result of several is taken at once, so that the others need not be kept with it.
+    here |= {n for n in nodes if is_item(n) and n.all_input_nodes[0] in here}
     later = [n for n in nodes if n not in here]
     read = [a for n in later for a in n.all_input_nodes] + list(outputs[sent:])
     kept = tuple(dict.fromkeys(a for a in read if a in here and a.op != "get_attr"))

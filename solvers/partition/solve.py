@@ -32,6 +32,7 @@ def partition(
     microbatches: int = 8,
     time_limit: float = 60.0,
     chunks: int = 1,
+    ordered: bool = False,
 ) -> PartitionSolution:
     """Cut a chain into one stage (or ``chunks``) a device so that the step is shortest.
 
@@ -47,13 +48,15 @@ def partition(
         Seconds of search.
     chunks : int
         Stages a device, for ``"interleaved"``.
+    ordered : bool
+        Keep the devices in the order given.
 
     Returns
     -------
     PartitionSolution
-        ``"optimal"`` only where every other cut, order of devices and choice of options was
-        ruled out: with several chunks a device, or more than a dozen devices that all differ
-        (they are then taken in the order given), a plan is at most ``"feasible"``.
+        ``"optimal"`` only where every other cut, order of devices (unless ``ordered``) and choice
+        of options was ruled out: with several chunks a device, or more than a dozen devices that
+        all differ (they are then taken in the order given), a plan is at most ``"feasible"``.
 
     Raises
     ------
@@ -67,16 +70,18 @@ def partition(
         devices = tuple(replace(device, memory=int(b)) for device, b in pairs)
         problem = replace(problem, devices=devices)
     model = Model(problem, schedule, microbatches, chunks)
-    return _Search(model, monotonic() + time_limit).run()
+    return _Search(model, monotonic() + time_limit, ordered).run()
 
 
 class _Search:
-    def __init__(self, model: Model, deadline: float):
-        self.model, self.deadline = model, deadline
+    def __init__(self, model: Model, deadline: float, ordered: bool):
+        self.model, self.deadline, self.ordered = model, deadline, ordered
         devices = model.problem.devices
         self.kinds = list(dict.fromkeys(devices))
         counts = [devices.count(kind) for kind in self.kinds]
-        self.free = prod(count + 1 for count in counts) <= _MOST_SUBSETS and model.chunks == 1
+        few = prod(count + 1 for count in counts) <= _MOST_SUBSETS
+        self.free = few and model.chunks == 1 and not ordered
+        self.complete = self.free or (ordered and model.chunks == 1)  # is nothing left out?
         self.start = tuple(counts) if self.free else ()
         self.ideal = Device(
             max(d.memory for d in devices),
@@ -94,7 +99,7 @@ class _Search:
         bound = max(bound, self._work())
         shape = (model.schedule, model.microbatches)
         if self.best is None:
-            whole = done and self.free and _exact(model)
+            whole = done and self.complete and _exact(model)
             status: Status = "infeasible" if whole or bound == inf else "unknown"
             return PartitionSolution(status, (), inf, 0.0, bound, *shape)
         draft = PartitionSolution("feasible", model.plan(self.best), inf, 0.0, bound, *shape)
@@ -103,7 +108,9 @@ class _Search:
             replace(stage, peak=seen.peaks[s % model.ranks])
             for s, stage in enumerate(draft.stage_plans)
         )
-        closed = seen.step_seconds <= bound * (1 + 1e-9) or (done and self.free and _exact(model))
+        closed = seen.step_seconds <= bound * (1 + 1e-9) or (
+            done and self.complete and _exact(model)
+        )
         return replace(
             draft,
             status="optimal" if closed else "feasible",
@@ -138,7 +145,7 @@ class _Search:
                     ticket += 1
                     state = (bound, depth - 1, ticket, stage.stop, through, most, after)
                     heapq.heappush(heap, (*state, (*placed, stage)))
-        if not self.free:
+        if not self.complete:
             return root, False
         return max(root, self.seconds), True
 
@@ -186,8 +193,8 @@ class _Search:
         for kind in range(len(self.kinds)) if self.free else [-1]:
             if self.free and not left[kind]:
                 continue
-            device = self.kinds[kind] if self.free else self.ideal
-            one = None if s == 0 else (self.kinds[last] if last is not None else self.ideal)
+            device = self.kinds[kind] if self.free else self._given(s)
+            one = None if s == 0 else (self.kinds[last] if last is not None else self._given(s - 1))
             link = self.model.link(one, device, start) if one and self.model.ranks > 1 else 0.0
             for stop in self._stops(s, start):
                 cost = self.model.least_seconds(s, start, stop, device.speed, device.memory)
@@ -198,6 +205,10 @@ class _Search:
                 pivot = max(self.model.microbatches * cost[1], following)
                 found = min(found, link + pivot)
         return found
+
+    def _given(self, s: int) -> Device:
+        """The device of a stage where they are ordered; else one as good as any."""
+        return self.model.problem.devices[s % self.model.ranks] if self.ordered else self.ideal
 
     def _stops(self, s: int, start: int) -> range:
         """Where stage ``s`` can end: one item at least for each stage after it."""

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fxmem.passes.stages import cut, forward_operators
+from fxmem.passes.stage_homes import forward_operators
+from fxmem.passes.stages import cut
 from fxmem.stage_trace import capture
 from tests.pipelines import tiny_gpt, tiny_unet
 

@@ -56,7 +56,9 @@ def random_problem(seed: int, most_items: int = 12, most_devices: int = 4) -> Pa
     )
 
 
-def brute(problem: PartitionProblem, schedule: str, microbatches: int) -> float:
+def brute(
+    problem: PartitionProblem, schedule: str, microbatches: int, ordered: bool = False
+) -> float:
     """The shortest step over all cuts, orders of devices and choices of options."""
     ranks, count, best = len(problem.devices), len(problem.items), inf
     graph = compiled(schedule, ranks, microbatches, 1)
@@ -86,7 +88,7 @@ def brute(problem: PartitionProblem, schedule: str, microbatches: int) -> float:
 
     for cuts in combinations(range(1, count), ranks - 1):
         bounds = [0, *cuts, count]
-        for order in set(permutations(problem.devices)):
+        for order in [problem.devices] if ordered else set(permutations(problem.devices)):
             stages = [seconds(order[s], s, bounds[s], bounds[s + 1]) for s in range(ranks)]
             if any(stage is None for stage in stages):
                 continue
@@ -107,9 +109,11 @@ def _range(bounds: list[int], s: int) -> range:
     return range(bounds[s], bounds[s + 1])
 
 
-def assert_exact(problem: PartitionProblem, schedule: str, microbatches: int) -> PartitionSolution:
-    found = partition(problem, None, schedule, microbatches)
-    wanted = brute(problem, schedule, microbatches)
+def assert_exact(
+    problem: PartitionProblem, schedule: str, microbatches: int, ordered: bool = False
+) -> PartitionSolution:
+    found = partition(problem, None, schedule, microbatches, ordered=ordered)
+    wanted = brute(problem, schedule, microbatches, ordered)
     if wanted == inf:
         assert found.status == "infeasible" and found.stage_plans == ()
         return found
@@ -140,6 +144,17 @@ def test_200_random_chains_against_brute_force(part: int) -> None:
 @given(st.integers(0, 2**32), st.sampled_from(("1f1b", "gpipe", "zero-bubble")), st.integers(1, 6))
 def test_exact_on_any_small_chain(seed: int, schedule: str, microbatches: int) -> None:
     assert_exact(random_problem(seed, 6, 3), schedule, microbatches)
+
+
+@pytest.mark.parametrize("schedule", ["1f1b", "zero-bubble"])
+def test_devices_in_the_order_given(schedule: str) -> None:
+    found = [
+        assert_exact(random_problem(seed, 8), schedule, 1 + seed % 6, ordered=True)
+        for seed in range(60)
+    ]
+    assert sum(bool(f.stage_plans) for f in found) > 20
+    for f in found:
+        assert [g.device for g in f.stage_plans] == list(range(len(f.stage_plans)))
 
 
 @settings(max_examples=40, deadline=None, derandomize=True)
