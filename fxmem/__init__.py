@@ -18,14 +18,14 @@ from .errors import (
     TraceError,
     UnsupportedDevice,
 )
-from .estimate import MemorySavingsEstimate
+from .layers.estimate import MemorySavingsEstimate
 from .manager import TrainingMemoryManager
 from .manager_config import TrainingMemoryConfig
 from .measure import MeasuredStep, measure
 from .parallel import pipeline
-from .pipeline_run import Pipeline
 from .plan import Keep, Offload, Plan, Recompute
 from .pool import ActivationPool, PoolStats
+from .stages.pipeline_run import Pipeline
 from .versions import warn_if_untested
 
 __version__ = "0.1.0"

@@ -12,11 +12,11 @@ import torch
 import typer
 from rich.table import Table
 
-from . import cli_views as views
 from .api import optimize
 from .api import plan as make_plan
 from .budget import Budget, format_bytes
-from .cli_parts import (
+from .command import views as views
+from .command.parts import (
     BudgetOption,
     DeviceOption,
     Json,
@@ -32,13 +32,13 @@ from .cli_parts import (
     told,
     write_file,
 )
-from .cli_ranks import launched, train_ranks
+from .command.ranks import launched, train_ranks
+from .command.terminal import Bars
+from .command.training import measured_peak, train_steps
 from .demo import DemoResult, run_demo
 from .errors import FxmemError
 from .plan import Offload, Plan, Recompute
 from .residents import OPTIMIZERS
-from .terminal import Bars
-from .training import measured_peak, train_steps
 
 app = typer.Typer(
     name="fxmem",

@@ -13,9 +13,9 @@ from functools import partial
 
 from torch._logging import _internal, trace_structured  # private; same in 2.11 to 2.14
 
+from .files.plan_file import to_row
 from .passes.split import SplitStep
 from .plan import Plan
-from .plan_file import to_row
 
 log = logging.getLogger("fxmem")
 

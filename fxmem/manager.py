@@ -8,22 +8,22 @@ from types import TracebackType
 import torch
 from torch import Tensor, nn
 
-from .counted_tape import CountedTape, MemoryStatistics
 from .errors import FxmemError
-from .estimate import (
+from .layers.counted_tape import CountedTape, MemoryStatistics
+from .layers.estimate import (
     MIB,
     MemorySavingsEstimate,
     estimate_by_formula,
     estimate_by_layers,
     example_input_of,
 )
-from .layer_selector import LayerSelector
+from .layers.selector import LayerSelector
+from .layers.sharded_walk import ShardedWalk
+from .layers.sharding import Shards, assign
+from .layers.tape import Retain
+from .layers.watched_pool import WatchedPool
 from .manager_config import TrainingMemoryConfig
 from .pool import ActivationPool, PoolStats
-from .sharded_walk import ShardedWalk
-from .sharding import Shards, assign
-from .tape import Retain
-from .watched_pool import WatchedPool
 
 __all__ = ["MemoryStatistics", "TrainingMemoryManager"]
 

@@ -12,8 +12,8 @@ from torch._ops import OpOverload
 
 from .costs.links import measure_tier
 from .errors import InfeasibleBudget
+from .files.move_cache import MoveCache
 from .lower import NANOSECONDS, Lowered
-from .move_cache import MoveCache
 from .passes.transfers import Move, is_movable
 from .plan import Offload, Plan, Transfer
 from .scheduling import CLOSE, blockers

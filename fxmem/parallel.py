@@ -12,13 +12,13 @@ from .budget import Budget
 from .costs import CostTable, MeasuredCosts
 from .errors import FxmemError, PlanMismatch
 from .passes.stages import Stage, cut
-from .pipeline_plan import PipelinePlan, trace_hash
-from .pipeline_run import Pipeline, split_batch
 from .planning import Options
 from .runtime.pipelining import SCHEDULES
-from .stage_names import Names
-from .stage_plan import plan_pipeline
-from .stage_trace import Loss, capture
+from .stages.names import Names
+from .stages.pipeline_plan import PipelinePlan, trace_hash
+from .stages.pipeline_run import Pipeline, split_batch
+from .stages.plan import plan_pipeline
+from .stages.trace import Loss, capture
 from .storages import tensor_bytes
 
 

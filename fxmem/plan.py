@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from .arena_plan import ArenaPlan
 from .errors import PlanMismatch
-from .store import read_json, write_json
+from .files.store import read_json, write_json
 
 if TYPE_CHECKING:
     from .measure import MeasuredStep
@@ -233,7 +233,7 @@ class Plan:
 
     def save(self, path: str | Path) -> None:
         """Write the plan as JSON."""
-        from .plan_file import to_row
+        from .files.plan_file import to_row
 
         write_json(Path(path), to_row(self), indent=1)
 
@@ -248,7 +248,7 @@ class Plan:
         OSError
             It cannot be read.
         """
-        from .plan_file import from_row
+        from .files.plan_file import from_row
 
         try:
             row = read_json(Path(path))

@@ -7,8 +7,8 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from .errors import InfeasibleBudget
+from .files.plan_cache import PlanCache
 from .lower import Lowered
-from .plan_cache import PlanCache
 from .solvers.remat import RematProblem, RematSolution, check, replay, solve
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from .planning import Options, PlannedStep
 from .residents import Holder, share_residents
 from .runtime.native import load as load_native
 from .runtime.prove import Boxed
-from .shard_plan import plan_shards
+from .stages.shard_plan import plan_shards
 
 
 class Observer(Protocol):

@@ -20,7 +20,7 @@ from fxmem import (
 )
 from fxmem.allocator import record
 from fxmem.residents import count_residents
-from tests.layers import convolutions, one_by_one, outcome, plain, same, sequence, transformer
+from tests.layer_models import convolutions, one_by_one, outcome, plain, same, sequence, transformer
 
 SEGMENTS = TrainingMemoryConfig(
     use_gradient_checkpointing=True,

@@ -14,8 +14,8 @@ from torch import Tensor
 
 import fxmem
 from fxmem.allocator import record
-from fxmem.pipeline_run import split_batch
 from fxmem.runtime.pipelining import SCHEDULES
+from fxmem.stages.pipeline_run import split_batch
 from tests.pipelines import alone, tiny_gpt, tiny_unet
 from tests.processes import exit_codes, join_group, run_on
 

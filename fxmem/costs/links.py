@@ -16,9 +16,9 @@ from typing import Any
 import torch
 from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11 to 2.15
 
+from ..files.store import BadFile, read_json, write_json
 from ..runtime.transfer import copy_in, copy_out, wait_in, wait_out
 from ..solvers.transfer import Tier
-from ..store import BadFile, read_json, write_json
 from .table import cache_directory
 
 _SMALL, _LARGE = 1 << 16, 1 << 23

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 import torch.fx as fx
 
-from ..store import BadFile, read_json, write_json
+from ..files.store import BadFile, read_json, write_json
 
 _LONGEST_SECONDS, _MOST_BYTES = 1e6, 1 << 60
 

@@ -20,7 +20,7 @@ from fxmem.solvers.partition import (
     check,
     partition,
 )
-from fxmem.stage_chain import stage_chain
+from fxmem.stages.chain import stage_chain
 from fxmem.trace import StepTrace, trace_joint
 
 pytestmark = pytest.mark.benchmark

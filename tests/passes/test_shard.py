@@ -19,11 +19,11 @@ from fxmem.errors import TraceError
 from fxmem.lower import Lowered, lower
 from fxmem.passes.shard import is_move, shard, stage_of
 from fxmem.planning import rewrite
-from fxmem.shard_lower import Sides, assign, lower_stage, shard_trace, sides
 from fxmem.solvers.partition import Device
 from fxmem.solvers.remat import check
-from fxmem.stage_chain import StageChain, stage_chain
-from fxmem.stage_trace import capture
+from fxmem.stages.chain import StageChain, stage_chain
+from fxmem.stages.shard_lower import Sides, assign, lower_stage, shard_trace, sides
+from fxmem.stages.trace import capture
 from fxmem.storages import is_view
 from fxmem.trace import StepTrace, trace_joint
 from tests.graphs import inputs, joint_graph, plain_run, same_bits

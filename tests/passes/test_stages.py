@@ -6,7 +6,7 @@ import pytest
 
 from fxmem.passes.stage_homes import forward_operators
 from fxmem.passes.stages import cut
-from fxmem.stage_trace import capture
+from fxmem.stages.trace import capture
 from tests.pipelines import tiny_gpt, tiny_unet
 
 

@@ -1,0 +1,1 @@
+"""What the `fxmem` command shares and shows."""

@@ -1,0 +1,1 @@
+"""Plans and schedules on disk."""

@@ -1,0 +1,1 @@
+"""A step cut for several devices, of one process or of many."""

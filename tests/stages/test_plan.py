@@ -1,0 +1,69 @@
+"""Cuts and recomputation of a pipeline's stages, decided together."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+import fxmem
+from tests.pipelines import Case, tiny_gpt
+from tests.stage_cases import plan_case
+
+
+class Uneven(nn.Module):
+    """Early layers keep much and are soon computed again; the late ones are slow."""
+
+    def __init__(self, width: int = 32) -> None:
+        super().__init__()
+        self.early = nn.ModuleList(nn.LayerNorm(width) for _ in range(6))
+        self.late = nn.ModuleList(nn.Linear(width, width) for _ in range(6))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for norm in self.early:
+            x = x + functional.gelu(torch.sin(norm(x))).exp().sigmoid()
+        for layer in self.late:
+            x = layer(x)
+        return x
+
+
+def uneven() -> Case:
+    torch.manual_seed(0)
+    return Uneven(), torch.randn(64, 16, 32), torch.randn(64, 16, 32), functional.mse_loss
+
+
+def test_without_budgets_nothing_is_recomputed_and_the_bound_is_met() -> None:
+    free = plan_case(uneven(), [None, None])
+    assert free.step_seconds == pytest.approx(free.lower_bound_seconds) and free.gap < 1e-9
+    assert free.step_seconds == pytest.approx(
+        plan_case(uneven(), [None, None], cuts=free.cuts).step_seconds
+    )
+    for other in (-4, 4):
+        moved = plan_case(uneven(), [None, None], cuts=[free.cuts[0] + other])
+        assert moved.step_seconds > free.step_seconds
+
+
+@pytest.mark.parametrize("budgets", [(490_000, 490_000), (400_000, 800_000)])
+def test_joint_plan_fits_where_the_balanced_cut_does_not(budgets: tuple[int, int]) -> None:
+    balanced = plan_case(uneven(), [None, None]).cuts
+    with pytest.raises(fxmem.InfeasibleBudget):
+        plan_case(uneven(), budgets, cuts=balanced)
+    joint = plan_case(uneven(), budgets)
+    assert joint.cuts < balanced and joint.lower_bound_seconds < joint.step_seconds
+    assert all(p <= b for p, b in zip(joint.peak_bytes, budgets, strict=True))
+
+
+def test_budgets_of_three_to_one() -> None:
+    free = plan_case(tiny_gpt(), [None, None])
+    budgets = [1_290_000, 430_000]
+    assert free.peak_bytes[1] > budgets[1]
+    plan = plan_case(tiny_gpt(), budgets)
+    assert plan.cuts > free.cuts
+    assert all(p <= b for p, b in zip(plan.peak_bytes, budgets, strict=True))
+
+
+def test_no_cut_fits() -> None:
+    with pytest.raises(fxmem.InfeasibleBudget, match="rank 1") as error:
+        plan_case(tiny_gpt(), [None, 60_000])
+    assert error.value.budget_bytes == 60_000 < error.value.minimum_bytes
