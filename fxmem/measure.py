@@ -60,8 +60,8 @@ def measure(
     ----------
     module_or_step : torch.nn.Module or callable
         A module is run forward and backward, from its loss (a scalar, or ``.loss`` of its
-        output) or else from the sum of its outputs; its gradients are set aside before and
-        put back after. A callable is the step itself.
+        output) or else from the sum of its outputs; its gradients, and those of the
+        inputs, are set aside before and put back after. A callable is the step itself.
     *inputs
         Arguments of each call.
     repeats : int
@@ -80,7 +80,9 @@ def measure(
 
 
 def _measure_module(module: torch.nn.Module, inputs: Any, repeats: int) -> MeasuredStep:
-    set_aside = {p: p.grad for p in module.parameters()}
+    given = [v for v in tree_leaves(inputs) if isinstance(v, torch.Tensor)]
+    leaves = [v for v in given if v.requires_grad and v.is_leaf]
+    set_aside = {p: p.grad for p in (*module.parameters(), *leaves)}
 
     def clear() -> None:
         for parameter in set_aside:

@@ -122,6 +122,18 @@ def test_measuring_keeps_gradients() -> None:
     assert all(equal(p.grad, b) for p, b in zip(case.module.parameters(), before, strict=True))
 
 
+def test_gradients_of_inputs_are_set_aside_too() -> None:
+    case = make("input gradient")
+    (x,) = [v for v in case.args if v.requires_grad]
+    bare = fxmem.measure(case.module, *case.args, repeats=3)
+    assert x.grad is None
+    loss_of(case.module(*case.args)).backward()
+    before, values = x.grad, x.grad.clone()
+    again = fxmem.measure(case.module, *case.args, repeats=3)
+    assert x.grad is before and equal(x.grad, values)
+    assert (again.peak_bytes, again.resident_bytes) == (bare.peak_bytes, bare.resident_bytes)
+
+
 def test_loss() -> None:
     x = torch.ones(3, requires_grad=True)
     scalar = (x * 2).sum()
