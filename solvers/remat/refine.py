@@ -21,8 +21,8 @@ from .worker import Incumbent
 # (whole numbers?, all over the graph?, pivots, share of the time that is left)
 ATTEMPTS = (
     (True, False, 1, 0.1),
-    (False, True, 5, 0.3),
-    (False, True, 12, 0.3),
+    (False, True, 4, 0.5),
+    (False, True, 12, 0.4),
     (False, False, 8, 0.3),
     (True, True, 3, 0.2),
     (False, True, 8, 0.3),
