@@ -159,16 +159,43 @@ def lower_bound(problem: RematProblem, budget: int, during: np.ndarray, seconds:
     return Bound(time, price, tuple(pivots))
 
 
+def spread(ranked: list[Boundary], windows: int) -> list[Boundary]:
+    """A chain of the best pivot in each of ``windows`` equal parts of where pivots stand.
+
+    Pivots close to each other say much the same; those of other layers add to it. One that
+    neither precedes nor follows all that were taken gives way to the next best of its part.
+
+    Parameters
+    ----------
+    ranked : list of Boundary
+        Best first.
+    windows : int
+        At most so many are taken.
+    """
+    low = min((boundary.pivot for boundary in ranked), default=0)
+    width = max((boundary.pivot for boundary in ranked), default=0) + 1 - low
+    taken: set[int] = set()
+    chain: list[Boundary] = []
+    for boundary in ranked:
+        window = (boundary.pivot - low) * windows // width
+        if window not in taken and _comparable(boundary, chain):
+            taken.add(window)
+            chain.append(boundary)
+    return sorted(chain, key=lambda boundary: int(boundary.before.sum()))
+
+
+def _comparable(boundary: Boundary, chain: list[Boundary]) -> bool:
+    """Does it precede or follow each of ``chain``?"""
+    return all(boundary.before[o.pivot] or o.before[boundary.pivot] for o in chain)
+
+
 def chain_of(ranked: list[Boundary], most: int, apart: int) -> list[Boundary]:
     """The best pivots each of which precedes the next, not too close to each other."""
     chain: list[Boundary] = []
     for boundary in ranked:
         if len(chain) == most:
             break
-        if all(
-            (boundary.before[other.pivot] or other.before[boundary.pivot])
-            and abs(boundary.pivot - other.pivot) > apart
-            for other in chain
-        ):
+        far = all(abs(boundary.pivot - other.pivot) > apart for other in chain)
+        if far and _comparable(boundary, chain):
             chain.append(boundary)
     return sorted(chain, key=lambda boundary: int(boundary.before.sum()))

@@ -7,22 +7,28 @@ import time as clock
 from collections.abc import Callable
 from types import TracebackType
 
-from .bound import chain_of
+from .bound import chain_of, spread
 from .chainbound import chain_bound
 from .integerbound import integer_bound
 from .mincut import Boundary
 from .problem import RematProblem
 from .worker import Incumbent
 
-# Whole numbers at one pivot are soon solved or never; then fractions at several, and so on.
-# (whole numbers?, pivots, share of the time that is left)
+# Whole numbers at one pivot are soon solved or never; then fractions at several, and so on. Of
+# fractions more pivots may prove less, as a fraction that is saved serves in each interval anew:
+# hence several counts. Pivots far apart prove more where many layers are tight, the best ones
+# where one place is.
+# (whole numbers?, all over the graph?, pivots, share of the time that is left)
 ATTEMPTS = (
-    (True, 1, 0.1),
-    (False, 8, 0.3),
-    (False, 12, 0.3),
-    (True, 3, 0.15),
-    (True, 6, 0.15),
-    (False, 20, 0.15),
+    (True, False, 1, 0.1),
+    (False, True, 4, 0.5),
+    (False, True, 12, 0.4),
+    (False, False, 8, 0.3),
+    (True, True, 3, 0.2),
+    (False, True, 8, 0.3),
+    (False, False, 12, 0.3),
+    (True, True, 6, 0.3),
+    (False, True, 20, 0.3),
 )
 
 
@@ -77,15 +83,20 @@ class Refined:
                 self._thread.join(0.05)
 
     def _run(self) -> None:
-        tried = {True: 0, False: 0}
-        for whole, most, share in ATTEMPTS:
-            chain = chain_of(self._pivots, most, self.problem.count // 80)
+        tried: set[tuple[bool, tuple[int, ...]]] = set()
+        for whole, wide, most, share in ATTEMPTS:
+            chain = (
+                spread(self._pivots, most)
+                if wide
+                else chain_of(self._pivots, most, self.problem.count // 80)
+            )
+            what = whole, tuple(boundary.pivot for boundary in chain)
             left = share * (self.deadline - clock.monotonic())
             if self._ended or left < 0.2:
                 return
-            if len(chain) <= tried[whole]:
+            if what in tried:
                 continue
-            tried[whole] = len(chain)
+            tried.add(what)
             try:
                 found = self._whole(chain, left) if whole else self._fractions(chain, left)
             except _Ended:
