@@ -15,7 +15,7 @@ from rich.table import Table
 from .api import optimize
 from .api import plan as make_plan
 from .budget import Budget, format_bytes
-from .command import views as views
+from .command import views
 from .command.parts import (
     BudgetOption,
     DeviceOption,

@@ -84,8 +84,8 @@ def pipeline(
     )
     batch_bytes = sum(tensor_bytes(v) for v in given if isinstance(v, torch.Tensor))
 
-    def static_bytes(stages: Sequence[Stage]) -> int:
-        return names.resident_bytes(stages, optimizer) + batch_bytes
+    def static_bytes(ranks: Sequence[Sequence[Stage]]) -> list[int]:
+        return [size + batch_bytes for size in names.resident_bytes(ranks, optimizer)]
 
     told: list[Any] = [None]
     if rank == 0:
@@ -108,8 +108,7 @@ def pipeline(
         raise plan
     _compare(plan, trace_hash(joint), schedule, microbatches)
     stages = cut(joint, plan.cuts)
-    held = [names.held([stages[s] for s in plan.stages_of(r)]) for r in range(world)]
-    names.spread_unused(held)
+    held = names.shared_out([[stages[s] for s in plan.stages_of(r)] for r in range(world)])
     tied = _groups(held, names)
     parameters, buffers = names.keep(model, *held[rank])
     for name, ranks, group in tied:

@@ -191,16 +191,20 @@ def rewrite(trace: StepTrace, order: Sequence[fx.Node | Move | None], overwrite:
 
 def costs_of(graphs: SplitStep, costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:
     """Costs of the rewritten graphs' nodes: those of the traced nodes that they stand for."""
+    return {**graph_costs(graphs.forward, costs), **graph_costs(graphs.backward, costs)}
+
+
+def graph_costs(graph: fx.GraphModule, costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:
+    """The same of one graph."""
     by_name = {node.name: cost for node, cost in costs.items()}
     free = Cost(0.0, 0)
     found = {}
-    for module in (graphs.forward, graphs.backward):
-        for node in module.graph.nodes:
-            cost = by_name.get(str(node.meta.get("of")), free)
-            if node.target is replay_draw:  # it sets the generator's present state aside
-                state = tensor_bytes(node.args[0].meta["val"])
-                cost = Cost(cost.seconds, cost.workspace_bytes + state)
-            found[node] = cost
+    for node in graph.graph.nodes:
+        cost = by_name.get(str(node.meta.get("of")), free)
+        if node.target is replay_draw:  # it sets the generator's present state aside
+            state = tensor_bytes(node.args[0].meta["val"])
+            cost = Cost(cost.seconds, cost.workspace_bytes + state)
+        found[node] = cost
     return found
 
 

@@ -38,7 +38,7 @@ def plan_case(
     schedule: str = "1f1b",
     cuts: Sequence[int] | None = None,
     optimizer: str | None = None,
-    time_limit: float = 2.0,
+    time_limit: float = 1.0,
 ) -> PipelinePlan:
     """What `fxmem.pipeline` would plan on ``len(budgets)`` ranks."""
     model, x, target, loss_fn = case
@@ -50,7 +50,7 @@ def plan_case(
         [Budget.parse(b) for b in budgets],
         schedule,
         MICROBATCHES,
-        lambda stages: names.resident_bytes(stages, optimizer) + batch,
+        lambda ranks: [size + batch for size in names.resident_bytes(ranks, optimizer)],
         lambda name: names.weight_bytes(names.own(name), optimizer),
         Options(Budget(), costs, time_limit=time_limit, pool=False),
         cuts,

@@ -39,6 +39,7 @@ def forward_operators(joint: fx.GraphModule) -> tuple[fx.Node, ...]:
 
 
 def outputs(joint: fx.GraphModule) -> list[tuple[fx.Node, Any]]:
+    """Results of the step, each with its descriptor."""
     output = joint.graph.output_node()
     values: Any = output.args[0]
     found = zip(values, output.meta["desc"], strict=True)
@@ -85,10 +86,8 @@ class Homes:
 
     Parameters
     ----------
-    joint : fx.GraphModule
-        As AOTAutograd exports it, with descriptors, and simplified; one output, the loss.
-    cuts : sequence of int
-        Not decreasing: stage k begins with forward operator number ``cuts[k - 1]``.
+    joint, cuts
+        As of `passes.stages.cut`.
 
     Attributes
     ----------

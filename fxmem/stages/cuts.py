@@ -10,7 +10,7 @@ import torch.fx as fx
 from torch._functorch._aot_autograd.descriptors import GradAOTOutput, ParamAOTInput  # since 2.9
 
 from ..costs import Cost
-from ..passes.stage_homes import forward_operators
+from ..passes.stage_homes import forward_operators, outputs
 from ..runtime.pipelining import SCHEDULES, ranks_of
 from ..solvers.partition import Device, PartitionSolution, partition
 from ..trace import trace_joint
@@ -137,11 +137,8 @@ def forward_outputs(joint: fx.GraphModule) -> int:
 
 def gradient_sizes(joint: fx.GraphModule) -> dict[str, int]:
     """Bytes of each parameter's gradient, by the parameter's name."""
-    values, descs = joint.graph.output_node().args[0], joint.graph.output_node().meta["desc"]
     return {
-        d.grad_of.target: v.meta["val"].nbytes
-        for v, d in zip(values, descs, strict=True)  # type: ignore[arg-type]
-        if isinstance(v, fx.Node)
-        and isinstance(d, GradAOTOutput)
-        and isinstance(d.grad_of, ParamAOTInput)
+        desc.grad_of.target: node.meta["val"].nbytes
+        for node, desc in outputs(joint)
+        if isinstance(desc, GradAOTOutput) and isinstance(desc.grad_of, ParamAOTInput)
     }

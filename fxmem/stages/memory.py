@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch.fx as fx
 
 from ..costs import Cost
 from ..passes.split import SplitStep
 from ..passes.stages import Stage
-from ..planning import costs_of
+from ..planning import graph_costs
 from ..runtime.pipelining import Action
 from ..runtime.stage import split_backward
 from ..storages import map_storages, tensor_bytes
@@ -46,12 +47,14 @@ class Part:
     def __init__(self, module: fx.GraphModule, costs: Mapping[fx.Node, Cost]) -> None:
         self.graph = module.graph
         self.storages = map_storages(self.graph)
-        found = costs_of(SplitStep(module, _NOTHING, ()), costs)
+        found = graph_costs(module, costs)
         self.workspace = {
             n: cost.workspace_bytes for n, cost in found.items() if n.op == "call_function"
         }
         self.inputs = [self._storage(n) for n in self.graph.nodes if n.op == "placeholder"]
-        self.outputs = [self._storage(n) for n in self.graph.output_node().args[0]]  # type: ignore[union-attr]
+        results: Any = self.graph.output_node().args[0]
+        self.outputs = [self._storage(n) for n in results]
+        self.constants = {s for s, n in enumerate(self.storages.made_by) if n.op == "get_attr"}
         self._peaks: dict[frozenset[int], int] = {}
 
     def peak(self, pinned: frozenset[int]) -> int:
@@ -70,9 +73,8 @@ class Part:
             if node.op != "placeholder":
                 touched = (*self.storages.read_by(node), *self.storages.of.get(node, ()))
                 last |= dict.fromkeys(touched, node)
-        constants = {s for s, n in enumerate(self.storages.made_by) if n.op == "get_attr"}
         dying: dict[fx.Node | None, list[int]] = {}
-        for storage in last.keys() - pinned - constants - set(self.outputs):
+        for storage in last.keys() - pinned - self.constants - set(self.outputs):
             dying.setdefault(last[storage], []).append(storage)
         size = self.storages.size
         live, most = -sum(size[s] for s in dying.get(None, ())), 0
@@ -82,9 +84,6 @@ class Part:
                 most = max(most, live + self.workspace[node])
             live -= sum(size[s] for s in dying.get(node, ()))
         return most
-
-
-_NOTHING = fx.GraphModule({}, fx.Graph())
 
 
 class StageParts:
@@ -225,10 +224,8 @@ class _Replay:
             if storage is not None and (block is None or block.holders > 1)
         }
         self.peak = max(self.peak, self.live + part.peak(frozenset(pinned)))
-        blocks: dict[int | None, Block | None] = {None: None}
-        blocks |= {s: None for s, n in enumerate(part.storages.made_by) if n.op in ("get_attr",)}
-        blocks |= dict(zip(part.inputs, given, strict=True))
-        blocks[None] = None
+        blocks: dict[int | None, Block | None] = dict(zip(part.inputs, given, strict=True))
+        blocks |= dict.fromkeys((None, *part.constants))
         made: Values = []
         for storage in part.outputs:
             if storage not in blocks:

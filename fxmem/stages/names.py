@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import torch
 
@@ -40,18 +41,33 @@ class Names:
             found.append(list(dict.fromkeys(map(self.own, told))))
         return found[0], found[1]
 
-    def spread_unused(self, held: list[tuple[list[str], list[str]]]) -> None:
-        """What no stage reads stays with the first rank, so that the state is complete."""
-        known = {n for own, buffers in held for n in (*own, *buffers)}
-        for name, tensor in self.tensors.items():
-            if name not in known:
-                held[0][0 if isinstance(tensor, torch.nn.Parameter) else 1].append(name)
+    def shared_out(self, ranks: Sequence[Sequence[Stage]]) -> list[tuple[list[str], list[str]]]:
+        """Parameters and buffers of each rank, given its stages.
 
-    def resident_bytes(self, stages: Sequence[Stage], optimizer: str | None) -> int:
-        """Parameters with all that goes with them, and buffers, that some stages hold."""
-        own, buffers = self.held(stages)
-        weights = sum(self.weight_bytes(name, optimizer) for name in own)
-        return weights + sum(tensor_bytes(self.tensors[name]) for name in buffers)
+        What no stage reads stays with the first rank, so that the state is complete.
+        """
+        held = [self.held(stages) for stages in ranks]
+        for name in self._unused(held):
+            held[0][0 if isinstance(self.tensors[name], torch.nn.Parameter) else 1].append(name)
+        return held
+
+    def resident_bytes(
+        self, ranks: Sequence[Sequence[Stage]], optimizer: str | None
+    ) -> tuple[int, ...]:
+        """Of each rank: parameters with all that goes with them, and buffers."""
+        held = [self.held(stages) for stages in ranks]
+        found = [
+            sum(self.weight_bytes(name, optimizer) for name in own)
+            + sum(tensor_bytes(self.tensors[name]) for name in buffers)
+            for own, buffers in held
+        ]
+        # They never have gradients, nor state.
+        found[0] += sum(tensor_bytes(self.tensors[name]) for name in self._unused(held))
+        return tuple(found)
+
+    def _unused(self, held: Sequence[tuple[list[str], list[str]]]) -> list[str]:
+        known = {n for own, buffers in held for n in (*own, *buffers)}
+        return [name for name in self.tensors if name not in known]
 
     def weight_bytes(self, name: str, optimizer: str | None) -> int:
         """Weight, gradient and optimizer state."""
@@ -84,7 +100,7 @@ class Names:
         self, model: torch.nn.Module, own: list[str], buffers: list[str]
     ) -> tuple[dict[str, torch.nn.Parameter], dict[str, torch.Tensor]]:
         """Materialise what is this rank's and drop the rest from the model."""
-        kept: dict[str, torch.Tensor] = {}
+        kept: dict[str, Any] = {}
         dropped: dict[str, torch.Tensor] = {}  # what is tied stays so
         fresh = set()
         for name in (*own, *buffers):
@@ -97,18 +113,19 @@ class Names:
                 tensor = empty
             kept[name] = tensor
         for path, module in model.named_modules():
-            for table in (module._parameters, module._buffers):
+            tables: tuple[dict[str, Any], ...] = (module._parameters, module._buffers)
+            for table in tables:
                 for key, value in list(table.items()):
                     if value is None:
                         continue
                     name = self.first[f"{path}.{key}" if path else key]
                     if name in kept:
-                        table[key] = kept[name]  # type: ignore[assignment]
+                        table[key] = kept[name]
                     else:
-                        table[key] = dropped.setdefault(name, _without_data(value))  # type: ignore[assignment]
+                        table[key] = dropped.setdefault(name, _without_data(value))
         self._initialise(model, fresh)
         self.tensors = {n: t.to("meta") for n, t in self.tensors.items()}
-        return {n: kept[n] for n in own}, {n: kept[n] for n in buffers}  # type: ignore[misc]
+        return {n: kept[n] for n in own}, {n: kept[n] for n in buffers}
 
     def _initialise(self, model: torch.nn.Module, fresh: set[str]) -> None:
         for path, module in model.named_modules():

@@ -32,7 +32,7 @@ class PipelinePlan:
         Of the whole step, predicted: the schedule's own list of actions, simulated.
     lower_bound_seconds : float
         No cut between the items of the chain that was cut does better, whatever the budgets;
-        of given cuts, no order of their stages' work does.
+        of given cuts, and where the exact plan is faster than that, the work on all ranks alike.
     trace_hash : str
     """
 

@@ -26,6 +26,7 @@ from .times import BANDWIDTH, step_seconds
 
 #: Cuts that are planned exactly, and with a plan: the fastest is taken.
 _MOST_TRIED, _ENOUGH = 8, 3
+_ROUNDING = 1e-9
 # By how much all ranks' estimates may be over their budgets, one after the other: estimates err
 # upwards.
 _OVER = (1.0, 1.2, 1.5, 2.0, 3.0)
@@ -36,7 +37,7 @@ def plan_pipeline(
     budgets: Sequence[Budget],
     schedule: str,
     microbatches: int,
-    static_bytes: Callable[[Sequence[Stage]], int],
+    static_bytes: Callable[[Sequence[Sequence[Stage]]], Sequence[int]],
     weight_bytes: Callable[[str], int],
     options: Options,
     cuts: Sequence[int] | None = None,
@@ -52,7 +53,7 @@ def plan_pipeline(
     schedule : str
     microbatches : int
     static_bytes : callable
-        What a rank holds throughout for its stages.
+        What each rank holds throughout, given the stages of each.
     weight_bytes : callable
         What it holds throughout for one parameter.
     options : Options
@@ -86,7 +87,7 @@ class _Planner:
         budgets: Sequence[Budget],
         schedule: str,
         microbatches: int,
-        static_bytes: Callable[[Sequence[Stage]], int],
+        static_bytes: Callable[[Sequence[Sequence[Stage]]], Sequence[int]],
         options: Options,
     ) -> None:
         self.joint, self.budgets = joint, budgets
@@ -145,13 +146,14 @@ class _Planner:
         stages = cut(self.joint, cuts)
         share = self.options.time_limit / len(self.budgets) / _ENOUGH
         options = replace(self.options, time_limit=share)
+        count = range(len(self.budgets))
+        own = [{s: stages[s] for s, r in enumerate(self.ranks) if r == rank} for rank in count]
+        static = self.static_bytes([list(mine.values()) for mine in own])
         found = []
         for rank, budget in enumerate(self.budgets):
-            mine = {s: stages[s] for s, r in enumerate(self.ranks) if r == rank}
-            static = self.static_bytes(list(mine.values()))
             arrived = arrivals(self.orders, self.ranks, rank)
-            shape = (self.orders[rank], arrived, static, self.schedule, options)
-            found.append(RankFitter(mine, *shape).fit(budget))
+            shape = (self.orders[rank], arrived, static[rank], self.schedule, options)
+            found.append(RankFitter(own[rank], *shape).fit(budget))
         plans = {s: plan for rank in found for s, plan in rank.plans.items()}
         seconds = self._seconds(stages, found)
         plan = PipelinePlan(
@@ -164,10 +166,14 @@ class _Planner:
             tuple(rank.resident_bytes for rank in found),
             tuple(rank.peak_bytes for rank in found),
             seconds,
-            min(bound, seconds),
+            self._lower_bound(bound, seconds),
             trace_hash(self.joint),
         )
         return plan, found
+
+    def _lower_bound(self, bound: float, seconds: float) -> float:
+        """The chain's bound, unless the plan beat it: then it was none, and the work alone is."""
+        return min(bound, seconds) if bound <= seconds * (1 + _ROUNDING) else self.work()
 
     def _seconds(self, stages: Sequence[Stage], found: Sequence[RankPlan]) -> float:
         """Of the step, with what crosses the cuts."""

@@ -19,16 +19,15 @@ from ..solvers.remat import RematSolution
 from ..storages import tensor_bytes
 from ..trace import StepTrace
 from .chain import FEWER, StageChain, stage_chain
+from .cuts import NO_LIMIT
 from .shard_lower import LoweredStage, assign, lower_stage, shard_trace, sides
+from .times import BANDWIDTH
 
 #: Given the stage of each placeholder, by name: bytes held throughout in each stage.
 Residents = Callable[[Mapping[str, int]], Sequence[int]]
 
-_NO_LIMIT = 1 << 62
 # Ways to cut that are planned, and with a plan: the fastest is taken.
 _MOST_TRIED, _ENOUGH = 8, 2
-# Bytes a second of a copy, about: of cuts that are alike otherwise the one with less traffic.
-_BANDWIDTH = 4e9
 # What is tried where no estimate fits: the best of all cuts between so many pieces.
 _PIECES, _MOST_CUTS = 24, 3000
 
@@ -172,8 +171,8 @@ class Chooser:
 
     def _chain(self, pieces: int | None) -> StageChain:
         if pieces not in self.chains:
-            memory = [_NO_LIMIT if b is None else b for b in self.budgets]
-            devices = tuple(Device(m, bandwidth=_BANDWIDTH) for m in memory)
+            memory = [NO_LIMIT if b is None else b for b in self.budgets]
+            devices = tuple(Device(m, bandwidth=BANDWIDTH) for m in memory)
             self.chains[pieces] = stage_chain(
                 self.trace, self.costs, devices, self.state_bytes, pieces
             )
@@ -261,4 +260,4 @@ def _least(items: Sequence[Item]) -> int:
 
 
 def _shortfall(error: InfeasibleBudget) -> int:
-    return (error.minimum_bytes or _NO_LIMIT) - error.budget_bytes
+    return (error.minimum_bytes or NO_LIMIT) - error.budget_bytes

@@ -9,11 +9,12 @@ import torch.fx as fx
 from ..costs import Cost
 from ..passes.split import SplitStep
 from ..passes.stages import Stage
-from ..planning import costs_of
+from ..planning import graph_costs
 from ..runtime.pipelining import Action
 from ..runtime.stage import split_backward
 
-#: Bytes a second between two ranks, about: of cuts alike otherwise the one with less traffic.
+#: Bytes a second between two ranks or devices, about: of cuts alike otherwise the one with less
+#: traffic.
 BANDWIDTH = 4e9
 #: Seconds of a stage's "F", "B", "I" and "W".
 Seconds = Mapping[str, float]
@@ -36,7 +37,7 @@ def stage_seconds(
     """
 
     def total(graph: fx.GraphModule) -> float:
-        found = costs_of(SplitStep(graph, _NOTHING, ()), costs)
+        found = graph_costs(graph, costs)
         # A placeholder bears the name of the operator that made its value elsewhere.
         return sum(cost.seconds for n, cost in found.items() if n.op == "call_function")
 
@@ -45,9 +46,6 @@ def stage_seconds(
         return whole
     parts = split_backward(graphs.backward, len(stage.gradients_made))
     return {**whole, "I": total(parts.inputs), "W": total(parts.weights)}
-
-
-_NOTHING = fx.GraphModule({}, fx.Graph())
 
 
 def step_seconds(

@@ -63,6 +63,31 @@ def test_budgets_of_three_to_one() -> None:
     assert all(p <= b for p, b in zip(plan.peak_bytes, budgets, strict=True))
 
 
+class Spare(nn.Module):
+    """Has a parameter and a buffer that its step does not read."""
+
+    def __init__(self, spare: int) -> None:
+        super().__init__()
+        self.spare = nn.Parameter(torch.zeros(spare))
+        self.register_buffer("rest", torch.zeros(spare))
+        self.layers = nn.Sequential(nn.Linear(32, 32), nn.GELU(), nn.Linear(32, 32))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.layers(x)
+
+
+@pytest.mark.parametrize("optimizer", [None, "adam"])
+def test_what_no_stage_reads_is_the_first_ranks_and_charged(optimizer: str | None) -> None:
+    def peaks(spare: int) -> tuple[int, ...]:
+        torch.manual_seed(0)
+        x = torch.randn(64, 32)
+        case = Spare(spare), x, x, functional.mse_loss
+        return plan_case(case, [None, None], optimizer=optimizer).peak_bytes
+
+    bare, more = peaks(1), peaks(1001)
+    assert [m - b for m, b in zip(more, bare, strict=True)] == [2 * 1000 * 4, 0]
+
+
 def test_no_cut_fits() -> None:
     with pytest.raises(fxmem.InfeasibleBudget, match="rank 1") as error:
         plan_case(tiny_gpt(), [None, 60_000])
