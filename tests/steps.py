@@ -62,3 +62,9 @@ def equal(new: Tensor | None, old: Tensor | None) -> bool:
     if new is None or old is None:
         return new is None and old is None
     return new.dtype == old.dtype and torch.equal(new, old)
+
+
+def state_of(module: nn.Module, *inputs: Any) -> list[Tensor]:
+    tensors = [*module.parameters(), *module.buffers()]
+    tensors += [v for v in tree_leaves(inputs) if isinstance(v, Tensor)]
+    return [t.detach().clone() for t in tensors] + [torch.get_rng_state()]

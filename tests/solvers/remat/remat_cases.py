@@ -135,3 +135,15 @@ def shortest(problem: RematProblem, budget: int) -> int | None:
                     break
                 dropped = (dropped - 1) & choice
     return None
+
+
+def bounded_problem(seed: int) -> tuple[RematProblem, int, int]:
+    """A small problem, a budget that can be met, and the least time within it."""
+    rng = random.Random(seed)
+    problem = random_problem(rng, 5, turn=seed % 3 == 0)
+    peak = check(problem, range(problem.count))[1]
+    while True:
+        budget = rng.randint(problem.floor, peak)
+        best = optimum(problem, budget, slack=8)
+        if best is not None:
+            return problem, budget, best

@@ -2,29 +2,21 @@
 
 from __future__ import annotations
 
-import random
 from itertools import pairwise
 
 import pytest
 
-from fxmem.solvers.remat import check
 from fxmem.solvers.remat.bound import boundary_bound, spread
 from fxmem.solvers.remat.chainbound import chain_bound
 from fxmem.solvers.remat.integerbound import integer_bound
 from fxmem.solvers.remat.mincut import Boundary
-from tests.solvers.remat.remat_cases import optimum, random_problem
+from tests.solvers.remat.remat_cases import bounded_problem
 from tests.solvers.remat.test_solve import segments
 
 
 @pytest.mark.parametrize("seed", range(30))
 def test_never_above_the_optimum(seed: int) -> None:
-    rng = random.Random(seed)
-    problem = random_problem(rng, 5, turn=seed % 3 == 0)
-    peak = check(problem, range(problem.count))[1]
-    budget = rng.randint(problem.floor, max(problem.floor, peak))
-    best = optimum(problem, budget, slack=8)
-    if best is None:
-        return
+    problem, budget, best = bounded_problem(seed)
     found = [Boundary(problem, v) for v in range(problem.count)]
     found.sort(key=lambda boundary: -boundary_bound(boundary, budget).extra)
     for windows in (1, 2, 5):

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
 
-from fxmem.solvers.remat import check, solve
+from fxmem.solvers.remat import solve
 from fxmem.solvers.remat.bound import boundary_bound
 from fxmem.solvers.remat.integerbound import integer_bound
 from fxmem.solvers.remat.mincut import Boundary
-from tests.solvers.remat.remat_cases import optimum, random_problem
+from tests.solvers.remat.remat_cases import bounded_problem, optimum
 
 
 def chains(boundaries: list[Boundary], most: int) -> list[Boundary]:
@@ -24,23 +22,18 @@ def chains(boundaries: list[Boundary], most: int) -> list[Boundary]:
 
 @pytest.mark.parametrize("seed", range(40))
 def test_never_above_the_optimum(seed: int) -> None:
-    rng = random.Random(seed)
-    problem = random_problem(rng, 5, turn=seed % 3 == 0)
-    peak = check(problem, range(problem.count))[1]
-    budget = rng.randint(problem.floor, max(problem.floor, peak))
-    best = optimum(problem, budget, slack=8)
+    problem, budget, best = bounded_problem(seed)
     boundaries = [Boundary(problem, v) for v in range(problem.count)]
     for most in (1, 2, 4):
         chain = chains(boundaries, most)
         if any(boundary.capacity(budget) < 0 for boundary in chain):
             continue
         found = integer_bound(problem, chain, budget, 5.0)
-        if best is not None:
-            assert found <= best
-            assert integer_bound(problem, chain, budget, 5.0, known=best) <= best
+        assert found <= best
+        assert integer_bound(problem, chain, budget, 5.0, known=best) <= best
         if most == 1:
             single = boundary_bound(chain[0], budget)
-            if single.extra >= 0 and (best is not None):
+            if single.extra >= 0:
                 assert found >= problem.base_time + single.extra
 
 
