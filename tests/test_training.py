@@ -16,20 +16,37 @@ from tests.modules import MLP, ConvNet, Transformer
 from tests.steps import equal
 
 
+@pytest.fixture(scope="module")
+def tokens() -> Tensor:
+    return torch.randint(0, 50, (4, 24), generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture(scope="module")
+def budget(tokens: Tensor) -> int:
+    return budget_of(Transformer(drop=0.0), (tokens,))
+
+
 @pytest.fixture
-def pair() -> tuple[nn.Module, nn.Module, fxmem.FittedModule, tuple[Tensor, ...]]:
+def pair(
+    tokens: Tensor, budget: int
+) -> tuple[nn.Module, nn.Module, fxmem.FittedModule, tuple[Tensor, ...]]:
     """Eager module, its twin, the twin optimised below its peak, and the arguments."""
-    return pair_of(Transformer(drop=0.0), (torch.randint(0, 50, (4, 24)),))
+    return pair_of(Transformer(drop=0.0), (tokens,), budget)
+
+
+def budget_of(module: nn.Module, args: tuple[Any, ...], share: float = 0.85) -> int:
+    """Bytes for a step below its peak, with gradients from before beside it."""
+    base = fxmem.optimize(copy.deepcopy(module), None, args).plan
+    gradients = sum(tensor.nbytes for tensor in module.parameters())
+    return base.resident_bytes + int(share * (base.peak_bytes - base.resident_bytes)) + gradients
 
 
 def pair_of(
-    module: nn.Module, args: tuple[Any, ...], share: float = 0.85
+    module: nn.Module, args: tuple[Any, ...], budget: int | None = None, share: float = 0.85
 ) -> tuple[nn.Module, nn.Module, fxmem.FittedModule, tuple[Any, ...]]:
     twin = copy.deepcopy(module)
-    base = fxmem.optimize(copy.deepcopy(module), None, args).plan
-    budget = base.resident_bytes + int(share * (base.peak_bytes - base.resident_bytes))
-    gradients = sum(p.numel() * p.element_size() for p in module.parameters())
-    fitted = fxmem.optimize(twin, budget + gradients, args, time_limit=0.3)
+    budget = budget_of(module, args, share) if budget is None else budget
+    fitted = fxmem.optimize(twin, budget, args, time_limit=0.3)
     return module, twin, fitted, args
 
 
@@ -271,7 +288,7 @@ def test_attention(mask: str) -> None:
                 x = x + self.out(mixed.transpose(1, 2).reshape(2, 16, 32))
             return x.square().mean()
 
-    eager, twin, fitted, args = pair_of(Model(), (torch.randn(2, 16, 32),), 0.9)
+    eager, twin, fitted, args = pair_of(Model(), (torch.randn(2, 16, 32),), share=0.9)
 
     def train(module: nn.Module, call: nn.Module) -> None:
         optimizer = torch.optim.SGD(call.parameters(), lr=0.1)
@@ -311,7 +328,7 @@ def test_a_last_batch_that_is_smaller(pair) -> None:
 
 def test_running_statistics_move_once_a_step() -> None:
     args = torch.randn(4, 3, 16, 16), torch.randint(0, 10, (4,))
-    eager, twin, fitted, args = pair_of(ConvNet(), args, 0.9)
+    eager, twin, fitted, args = pair_of(ConvNet(), args, share=0.9)
 
     def train(module: nn.Module, call: nn.Module) -> None:
         optimizer = torch.optim.SGD(call.parameters(), lr=0.1)
