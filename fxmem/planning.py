@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
@@ -100,6 +100,7 @@ class PlannedStep:
     measured: int | None = None
     run_backward: Callable[[list[Any]], Any] | None = None
     arena: StepArena | None = None
+    leaf_gradients: Mapping[int, tuple[int, torch.Tensor]] = field(default_factory=dict)
 
     @property
     def communicates(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields, replace
-from typing import Any, Protocol
+from typing import Any, NoReturn, Protocol
 
 import torch
 import torch._functorch.config as functorch_config
@@ -17,13 +17,14 @@ from torch._guards import TracingContext
 
 from . import inductor
 from .margin import Margin
-from .passes.layout import lay_out_gradients
+from .passes.layout import lay_out_gradients, leaf_gradients, misplaced
 from .placement import place_step, prove_step, run_graph
 from .plan import Plan
 from .planning import Options, PlannedStep
 from .residents import Holder, share_residents
 from .runtime.native import load as load_native
 from .runtime.prove import Boxed
+from .runtime.stand_ins import StandIns
 from .stages.shard_plan import plan_shards
 
 
@@ -57,6 +58,8 @@ class Session:
         One for each set of input shapes, newest last.
     margin : Margin
         What is kept free of the budget.
+    misplaced : set of int
+        Inputs whose gradients come in other strides than the graph says.
     """
 
     options: Options
@@ -68,6 +71,7 @@ class Session:
     rehearsing: bool = False
     stale: bool = False
     margin: Margin = field(default_factory=Margin)
+    misplaced: set[int] = field(default_factory=set)
     observer: Observer | None = None
     arguments: list[Any] = field(default_factory=list, repr=False)
     lock: Any = field(default_factory=threading.RLock, repr=False, compare=False)
@@ -84,6 +88,7 @@ class Session:
             self.backend_name,
             self.proves,
             margin=Margin(self.margin.reserve_bytes),
+            misplaced=set(self.misplaced),
         )
 
     def __getstate__(self) -> dict[str, Any]:
@@ -115,12 +120,13 @@ class Session:
         def partition(
             joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_more: Any
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
-            laid_out = lay_out_gradients(joint, leaves)
+            laid_out = lay_out_gradients(joint, leaves, self.misplaced)
             if self.options.devices:
                 step = self._plan_shards(laid_out, num_fwd_outputs, resident_bytes, example_inputs)
             else:
                 step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
             step.plan = _with_residents(step.plan, kinds)
+            step.leaf_gradients = leaf_gradients(laid_out, num_fwd_outputs, leaves)
             largest = max(self.options.plain_peak_bytes, step.plan.baseline_peak_bytes)
             self.options = replace(self.options, plain_peak_bytes=largest)
             planned.append(step)
@@ -168,7 +174,7 @@ class Session:
     def _forward(
         self, module: fx.GraphModule, run: Callable[..., Any], step: PlannedStep
     ) -> Callable[..., Any]:
-        shapes = [_value(v) for v in module.graph.output_node().args[0]]  # type: ignore[union-attr]
+        stand_ins = StandIns(module, step.written_inputs)
 
         def forward(args: list[Any]) -> Any:
             self.current = step
@@ -178,7 +184,7 @@ class Session:
             if proves and step.measured is None and not torch.autograd._profiler_enabled():
                 self._prove(step, run, args)
             if self.rehearsing:
-                return _stand_ins(shapes, args, step.written_inputs)
+                return stand_ins(args)
             self._make_room(step)
             made = step.arena.forward(run, args) if step.arena else run(args)
             if self.observer is not None:
@@ -214,6 +220,10 @@ class Session:
         native = load_native() if pools else None
         recorded = prove_step(step, forward, args, native, by_operator=not self.uses_inductor)
         proof = recorded.proof
+        others = misplaced(step.leaf_gradients, proof.gradient_strides) - self.misplaced
+        if others:
+            self.misplaced |= others
+            self._give_up(step)
         self.learn(step, proof.device_peaks if step.plan.devices else (proof.peak_bytes,))
         if self.stale:
             raise PlanAnew
@@ -221,9 +231,13 @@ class Session:
             return
         over = place_step(step, forward, args, recorded, native)
         if over and self.margin.spare_more(over, step.plan):
-            self.steps.remove(step)
-            self.stale = True
-            raise PlanAnew
+            self._give_up(step)
+
+    def _give_up(self, step: PlannedStep) -> NoReturn:
+        """Plan the step anew, with what is known by now."""
+        self.steps.remove(step)
+        self.stale = True
+        raise PlanAnew
 
     def _plan_step(
         self, joint: fx.GraphModule, forward_outputs: int, resident_bytes: int
@@ -277,23 +291,3 @@ def _allow_retained_graphs() -> None:
 def _accumulates(value: Any) -> bool:
     """Is this a leaf whose gradient autograd keeps?"""
     return isinstance(value, torch.Tensor) and value.requires_grad and value.is_leaf
-
-
-def _value(node: Any) -> Any:
-    return node.meta.get("val") if isinstance(node, fx.Node) else node
-
-
-def _stand_ins(shapes: list[Any], args: list[Any], written: Sequence[int]) -> tuple[Any, ...]:
-    """Outputs of the right shapes without running anything; mutated inputs keep their values."""
-    made = []
-    for position, shape in enumerate(shapes):
-        if position < len(written):
-            made.append(args[written[position]].clone())
-        elif isinstance(shape, torch.Tensor):
-            # One element stands for all: nothing of the step's size is allocated.
-            one = torch.zeros((), dtype=shape.dtype, device=shape.device)
-            made.append(one.expand(shape.shape))
-        else:
-            made.append(shape)
-    args.clear()
-    return tuple(made)

@@ -8,7 +8,8 @@ copy is made where the plan wants it, and charged. Convolutions on channels-last
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any
 
 import torch
 import torch.fx as fx
@@ -20,7 +21,9 @@ from torch._functorch._aot_autograd.descriptors import (  # private; there since
 aten = torch.ops.aten
 
 
-def lay_out_gradients(joint: fx.GraphModule, leaves: Collection[int]) -> fx.GraphModule:
+def lay_out_gradients(
+    joint: fx.GraphModule, leaves: Collection[int], misplaced: Collection[int] = ()
+) -> fx.GraphModule:
     """Return a new joint graph whose gradients have the strides of the leaves they belong to.
 
     Parameters
@@ -29,6 +32,8 @@ def lay_out_gradients(joint: fx.GraphModule, leaves: Collection[int]) -> fx.Grap
         As AOTAutograd makes it, with a descriptor of each input and output.
     leaves : collection of int
         Positions of the inputs, as Dynamo counts them, whose gradients autograd accumulates.
+    misplaced : collection of int
+        Those whose gradients turned out to have other strides than the graph says: copied anyway.
     """
     graph = fx.Graph()
     placed: dict[fx.Node, fx.Node] = {}
@@ -44,11 +49,60 @@ def lay_out_gradients(joint: fx.GraphModule, leaves: Collection[int]) -> fx.Grap
     for i, desc in enumerate(output.meta.get("desc") or ()):
         value = laid_out[i]
         if _of_a_leaf(desc, leaves) and isinstance(value, fx.Node):
-            order = _order_wanted(value.meta.get("val"), inputs.get(desc.grad_of.idx))
+            leaf = desc.grad_of.idx
+            order = _order_wanted(value.meta.get("val"), inputs.get(leaf), leaf in misplaced)
             if order is not None:
                 laid_out[i] = _laid_out(graph, value, order)
     graph.output(type(result)(laid_out)).meta = dict(output.meta)
     return fx.GraphModule(joint, graph)
+
+
+def leaf_gradients(
+    joint: fx.GraphModule, forward_outputs: int, leaves: Collection[int]
+) -> dict[int, tuple[int, torch.Tensor]]:
+    """Place among the gradients -> its leaf, and the fake tensor that the graph has of it.
+
+    Parameters
+    ----------
+    joint : torch.fx.GraphModule
+        What `lay_out_gradients` returned.
+    forward_outputs : int
+        How many of its outputs are no gradients.
+    leaves : collection of int
+        As of `lay_out_gradients`.
+    """
+    output = joint.graph.output_node()
+    values: Any = output.args[0]
+    told = list(zip(values, output.meta.get("desc") or (), strict=False))[forward_outputs:]
+    return {
+        place: (desc.grad_of.idx, value.meta["val"])
+        for place, (value, desc) in enumerate(told)
+        if isinstance(value, fx.Node) and _of_a_leaf(desc, leaves)
+    }
+
+
+def misplaced(
+    gradients: Mapping[int, tuple[int, torch.Tensor]], strides: Sequence[tuple[int, ...] | None]
+) -> set[int]:
+    """Leaves whose gradients turned out to have other strides than the graph says.
+
+    Torch's rules for fake tensors err for some operators (2.13: ``hardswish_backward`` of a
+    transposed gradient).
+
+    Parameters
+    ----------
+    gradients : mapping
+        Of `leaf_gradients`.
+    strides : sequence of tuple of int or None
+        Of the gradients that a run made.
+    """
+    found = set()
+    for place, (leaf, told) in gradients.items():
+        real = strides[place]
+        matters = [d for d in range(told.dim()) if told.shape[d] > 1]
+        if real is not None and any(told.stride(d) != real[d] for d in matters):
+            found.add(leaf)
+    return found
 
 
 def _of_a_leaf(desc: object, leaves: Collection[int]) -> bool:
@@ -59,10 +113,10 @@ def _of_a_leaf(desc: object, leaves: Collection[int]) -> bool:
     )
 
 
-def _order_wanted(gradient: object, variable: object) -> list[int] | None:
+def _order_wanted(gradient: object, variable: object, anyway: bool) -> list[int] | None:
     """The dimensions from outermost to innermost as autograd would lay them out anew.
 
-    None where it would keep the gradient as it is.
+    None where it would keep the gradient as it is, unless they are wanted anyway.
     """
     if not (isinstance(gradient, torch.Tensor) and isinstance(variable, torch.Tensor)):
         return None
@@ -73,7 +127,7 @@ def _order_wanted(gradient: object, variable: object) -> list[int] | None:
     order, strides = _order(dense), dense.stride()
     matters = [d for d in order if variable.shape[d] > 1]
     same = all(gradient.stride(d) == strides[d] for d in matters)
-    return None if same else order
+    return None if same and not anyway else order
 
 
 def _is_dense(value: torch.Tensor) -> bool:

@@ -34,12 +34,15 @@ class Proof:
         How many of the events belong to the forward part.
     device_peaks : tuple of int
         Most held on each of several logical devices.
+    gradient_strides : tuple of tuple of int or None
+        Of what backward made; None of what is no tensor.
     """
 
     peak_bytes: int
     events: np.ndarray | None = None
     turn: int = 0
     device_peaks: tuple[int, ...] = ()
+    gradient_strides: tuple[tuple[int, ...] | None, ...] = ()
 
 
 def prove(
@@ -73,6 +76,7 @@ def prove(
         How many logical devices share the step, if there are several.
     """
     seen: list[np.ndarray] = []
+    strides: list[tuple[int, ...] | None] = []
 
     def run(function: Boxed, arguments: list[Any]) -> Any:
         try:
@@ -93,6 +97,7 @@ def prove(
         arguments = [*saved, *starts]
         saved.clear()
         gradients = run(backward, arguments)
+        strides.extend(g.stride() if isinstance(g, torch.Tensor) else None for g in gradients)
         if native is not None:
             seen.append(native.recorded())
             native.record(0)
@@ -104,6 +109,7 @@ def prove(
     with _disable_current_modes(), torch.random.fork_rng(devices=devices), torch.no_grad():
         if logical:
             peaks = device_peaks(step, logical)
-            return Proof(sum(peaks), device_peaks=peaks)
+            return Proof(sum(peaks), device_peaks=peaks, gradient_strides=tuple(strides))
         (peak,) = peak_of_calls([step], device)
-    return Proof(peak, seen[1], len(seen[0])) if seen else Proof(peak)
+    events, turn = (seen[1], len(seen[0])) if seen else (None, 0)
+    return Proof(peak, events, turn, gradient_strides=tuple(strides))

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 import fxmem
 from fxmem.allocator import record
+from fxmem.residents import count_residents
 from tests.steps import equal
 
 
@@ -119,3 +122,42 @@ def test_an_input_that_is_no_leaf_gets_its_gradient_as_it_comes() -> None:
 
 def _strides(value: Tensor) -> list[int]:
     return [s for s, size in zip(value.stride(), value.shape, strict=True) if size > 1]
+
+
+class Turned(nn.Module):
+    """The gradient of ``operator`` comes transposed."""
+
+    def __init__(self, operator: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.operator = operator
+        self.scale = nn.Parameter(torch.ones(()))
+
+    def forward(self, x: Tensor) -> Tensor:
+        turned = self.operator(x).transpose(0, -1).contiguous()
+        return self.scale * turned.sin().square().mean()
+
+
+# Torch's rules for fake tensors tell the wrong strides of these operators' gradients.
+MISTOLD = {
+    "hardswish": functional.hardswish,
+    "hardsigmoid": functional.hardsigmoid,
+    "dropout": lambda x: functional.dropout(x, 0.3),
+    "logit": lambda x: torch.logit(x, 1e-3),
+}
+
+
+@pytest.mark.parametrize("name", [*MISTOLD, "gelu"])
+def test_strides_that_fake_tensors_get_wrong(name: str) -> None:
+    x = torch.rand(16, 8, 32).requires_grad_()
+    module = Turned(MISTOLD.get(name, functional.gelu))
+    fitted = fxmem.optimize(module, None, (x,))
+    assert bool(fitted._session.misplaced) == (name in MISTOLD)
+    residents = count_residents(module, (x,)).total
+    for _ in range(2):
+        x.grad = module.scale.grad = None
+        peak = record(lambda: fitted(x).backward()).peak
+        assert residents + peak == fitted.plan.peak_bytes
+    found, x.grad = x.grad, None
+    if name != "dropout":
+        module(x).backward()
+        assert equal(found, x.grad)
