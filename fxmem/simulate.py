@@ -94,8 +94,12 @@ def simulate(
     alive, pinned, resident = {}, set(), set()
     names: dict[int, str] = {}
     sources = [n for n in step.backward.graph.nodes if n.op == "placeholder"]
+    first: dict[int, int] = {}  # forward's storage -> backward's
     for node, source in zip(sources, saved, strict=False):
         (storage,) = backward.of[node]
+        if first.setdefault(source, storage) != storage:
+            backward.join(first[source], storage)
+            continue
         names[storage] = _name(forward.made_by[source])
         if source in inputs:
             resident.add(storage)

@@ -69,6 +69,12 @@ class StorageMap:
         self.made_by.append(node)
         return len(self.size) - 1
 
+    def join(self, storage: int, other: int) -> None:
+        """Take ``other`` for ``storage``: the graph has two inputs of one block."""
+        for node, found in self.of.items():
+            if other in found:
+                self.of[node] = tuple(storage if s == other else s for s in found)
+
     def read_by(self, node: fx.Node) -> tuple[int, ...]:
         """Storages of all arguments of ``node``, without repeats, in order."""
         found = [s for arg in node.all_input_nodes for s in self.of[arg] if s >= 0]

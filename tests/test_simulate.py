@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxmem
@@ -15,6 +17,7 @@ from fxmem.planning import costs_of, rewrite
 from fxmem.simulate import Simulation, simulate
 from fxmem.trace import trace_joint
 from tests.modules import make
+from tests.schedules import lazy_schedule
 
 N = 1000  # bytes of each value below: 250 floats
 
@@ -98,3 +101,28 @@ def test_timeline_of_a_plan(name: str) -> None:
     assert gradients[0] == 0
     for before, after in zip(plan.timeline, plan.timeline[1:], strict=False):
         assert after.start == pytest.approx(before.start + before.seconds)
+
+
+class Twice(nn.Module):
+    """One value under two names, of which backward reads both; torch merges the norms only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.LayerNorm(32)
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        first, second = self.norm(x), self.norm(x)
+        loss = first.square().mean() + second.tanh().tanh().square().mean()
+        return loss, second
+
+
+def test_a_block_that_is_saved_twice_counts_once(schedule_by) -> None:
+    twice = 0
+    for seed in range(4):
+        torch._dynamo.reset()
+        schedule_by(lambda problem, seed=seed: lazy_schedule(problem, random.Random(seed)))
+        fitted = fxmem.optimize(Twice(), None, (torch.randn(16, 32),), pool=False)
+        ((plan, measured),) = fitted.report().rows
+        assert plan.peak_bytes == pytest.approx(measured, abs=16)
+        twice += {"getitem", "getitem_3"} <= set(fitted._session.current.graphs.saved)
+    assert twice
