@@ -29,7 +29,7 @@ test: $(STAMP) ## the exact tests, under 10 minutes on two cores
 test-slow: $(STAMP) ## the exact tests that take longer
 	$(BIN)/pytest -q -m slow
 
-fuzz: $(STAMP) ## 2,000 random modules under random budgets against eager, about an hour
+fuzz: $(STAMP) ## 2,000 random modules under random budgets against eager, about half an hour
 	$(BIN)/pytest -q -m nightly $(BOTH_CORES) tests/fuzz
 
 # Another version lives beside the usual one, in an environment of its own (several GB: CUDA's).
