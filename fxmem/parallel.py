@@ -11,6 +11,7 @@ import torch.distributed as dist
 from .budget import Budget
 from .costs import CostTable, MeasuredCosts
 from .errors import FxmemError, PlanMismatch
+from .passes.agree import agree, differences, with_layouts
 from .passes.stages import Stage, cut
 from .planning import Options
 from .runtime.pipelining import SCHEDULES
@@ -90,7 +91,8 @@ def pipeline(
     told: list[Any] = [None]
     if rank == 0:
         try:
-            told[0] = plan_pipeline(
+            traced, joint = joint, agree(joint, table)
+            plan = plan_pipeline(
                 joint,
                 _budgets(budgets, world),
                 schedule,
@@ -100,12 +102,15 @@ def pipeline(
                 options,
                 cuts,
             )
+            told[0] = plan, differences(joint, traced)
         except FxmemError as error:
             told[0] = error
     dist.broadcast_object_list(told)
-    plan = told[0]
-    if isinstance(plan, Exception):
-        raise plan
+    if isinstance(told[0], Exception):
+        raise told[0]
+    plan, corrections = told[0]
+    if rank > 0:
+        joint = with_layouts(joint, corrections)
     _compare(plan, trace_hash(joint), schedule, microbatches)
     stages = cut(joint, plan.cuts)
     held = names.shared_out([[stages[s] for s in plan.stages_of(r)] for r in range(world)])

@@ -17,6 +17,7 @@ from torch._guards import TracingContext
 
 from . import inductor
 from .margin import Margin
+from .passes.agree import agree
 from .passes.layout import lay_out_gradients, leaf_gradients, misplaced
 from .placement import place_step, prove_step, run_graph
 from .plan import Plan
@@ -120,6 +121,7 @@ class Session:
         def partition(
             joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_more: Any
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
+            joint = joint if self.uses_inductor else agree(joint, self.options.costs)
             laid_out = lay_out_gradients(joint, leaves, self.misplaced)
             if self.options.devices:
                 step = self._plan_shards(laid_out, num_fwd_outputs, resident_bytes, example_inputs)

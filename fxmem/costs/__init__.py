@@ -2,7 +2,7 @@
 
 from .datasheet import DEVICES, DatasheetCosts, Device, find_device
 from .measured import MeasuredCosts
-from .table import Cost, CostTable, operator_key
+from .table import Cost, CostTable, Layout, operator_key
 
 __all__ = [
     "DEVICES",
@@ -10,6 +10,7 @@ __all__ = [
     "CostTable",
     "DatasheetCosts",
     "Device",
+    "Layout",
     "MeasuredCosts",
     "find_device",
     "operator_key",

@@ -15,7 +15,7 @@ from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11
 
 from ..allocator import peak_of_calls
 from ..storages import is_collective, map_storages
-from .table import Cost, CostFile, operator_key
+from .table import Cost, CostFile, Layout, operator_key
 
 _REPEATS = 5
 _ENOUGH_SECONDS = 0.03
@@ -87,20 +87,24 @@ class MeasuredCosts:
 def measure_call(node: fx.Node, device: torch.device) -> Cost:
     """Run one call on made-up arguments, for its least seconds and its bytes beyond the outputs.
 
-    The least, because a busy machine only adds. An operator that takes none of our arguments
-    counts as free; what it really takes is learnt when the step is proved.
+    The least, because a busy machine only adds. What it makes is compared with the fake value of
+    the node, which does not always lie in memory as the real one. An operator that takes none of
+    our arguments counts as free; what it really takes is learnt when the step is proved.
     """
     synchronize = torch.cuda.synchronize if device.type == "cuda" else _nothing
     for fill in (torch.Tensor.normal_, torch.Tensor.uniform_, torch.Tensor.zero_):
         call = _call(node, fill)
         try:
-            call()  # the first call may compile, tune or load a library
+            made = call()  # the first call may compile, tune or load a library
             synchronize()
             break
         except RuntimeError as error:  # some take probabilities only, or positive values
             log.debug("%s refuses made-up arguments: %s", node.target, error)
     else:
         return Cost(0.0, 0)
+    results = _unlike(made, node.meta.get("val"))
+    size = _bytes_of(made) if results else output_bytes(node)
+    del made
     seconds: list[float] = []
     while len(seconds) < _REPEATS and (len(seconds) < 3 or sum(seconds) < _ENOUGH_SECONDS):
         start = time.perf_counter()
@@ -109,7 +113,29 @@ def measure_call(node: fx.Node, device: torch.device) -> Cost:
         seconds.append(time.perf_counter() - start)
         del result
     (peak,) = peak_of_calls([call], device)
-    return Cost(min(seconds), max(0, peak - output_bytes(node)))
+    return Cost(min(seconds), max(0, peak - size), results)
+
+
+def _unlike(made: Any, told: Any) -> tuple[Layout | None, ...]:
+    """Layouts of what was made, if some are not as told; else none."""
+    real, fake = map(layouts, (made, told))
+    if len(real) != len(fake):
+        return ()
+    pairs = zip(real, fake, strict=True)
+    same = all(r is None or f is None or r.same(f) for r, f in pairs)
+    return () if same else real
+
+
+def layouts(value: Any) -> tuple[Layout | None, ...]:
+    """Layout of each of an operator's results."""
+    several = isinstance(value, (tuple, list))
+    return tuple(map(Layout.of, value)) if several else (Layout.of(value),)
+
+
+def _bytes_of(made: Any) -> int:
+    values = made if isinstance(made, (tuple, list)) else [made]
+    held = {v.untyped_storage() for v in values if isinstance(v, torch.Tensor)}
+    return sum({s.data_ptr(): s.nbytes() for s in held}.values())
 
 
 def _call(node: fx.Node, fill: Fill) -> Callable[[], Any]:

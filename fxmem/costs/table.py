@@ -8,7 +8,7 @@ import platform
 from dataclasses import dataclass
 from inspect import isfunction
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 import torch.fx as fx
@@ -16,6 +16,33 @@ import torch.fx as fx
 from ..files.store import BadFile, read_json, write_json
 
 _LONGEST_SECONDS, _MOST_BYTES = 1e6, 1 << 60
+
+
+class Layout(NamedTuple):
+    """How a tensor lies in memory."""
+
+    dtype: str
+    shape: tuple[int, ...]
+    strides: tuple[int, ...]
+
+    @classmethod
+    def of(cls, value: object) -> Layout | None:
+        """That of a tensor, fake or real; None of what is none, or has no strides."""
+        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
+            return None
+        dtype = str(value.dtype).removeprefix("torch.")
+        return cls(dtype, tuple(value.shape), tuple(value.stride()))
+
+    def same(self, other: Layout) -> bool:
+        """Do both lie alike? Strides of dimensions of one element say nothing."""
+        return self[:2] == other[:2] and (
+            0 in self.shape
+            or all(
+                new == old
+                for size, new, old in zip(self.shape, self.strides, other.strides, strict=True)
+                if size > 1
+            )
+        )
 
 
 @dataclass(frozen=True)
@@ -27,10 +54,14 @@ class Cost:
     seconds : float
     workspace_bytes : int
         Bytes held at the worst moment of the call beyond its outputs.
+    results : tuple of Layout or None
+        How its results really lie in memory, where that is not what torch's rules for fake
+        tensors say; else empty. None stands for a result that is no tensor.
     """
 
     seconds: float
     workspace_bytes: int
+    results: tuple[Layout | None, ...] = ()
 
 
 class CostTable(Protocol):
@@ -95,22 +126,41 @@ class CostFile:
             return {}
         if not isinstance(rows, dict):
             return {}
-        return {key: Cost(float(row[0]), row[1]) for key, row in rows.items() if _is_cost(row)}
+        return {key: _cost(row) for key, row in rows.items() if _is_cost(row)}
 
     def add(self, costs: dict[str, Cost]) -> None:
         """Write ``costs`` beside what is there."""
         rows = {**self.read(), **costs}
+        found = {k: [c.seconds, c.workspace_bytes, c.results] for k, c in rows.items()}
         with contextlib.suppress(OSError):
-            write_json(self.path, {k: [c.seconds, c.workspace_bytes] for k, c in rows.items()})
+            write_json(self.path, found)
+
+
+def _cost(row: list[Any]) -> Cost:
+    layouts = (r and Layout(r[0], tuple(r[1]), tuple(r[2])) for r in row[2])
+    return Cost(float(row[0]), row[1], tuple(layouts))
 
 
 def _is_cost(row: Any) -> bool:
     """Seconds and bytes that a machine could take; what is beyond is damage."""
     return (
         isinstance(row, list)
-        and len(row) == 2
+        and len(row) == 3
         and type(row[0]) in (int, float)
         and type(row[1]) is int
         and 0 <= row[0] < _LONGEST_SECONDS
         and 0 <= row[1] < _MOST_BYTES
+        and isinstance(row[2], list)
+        and all(r is None or _is_layout(r) for r in row[2])
+    )
+
+
+def _is_layout(row: Any) -> bool:
+    return (
+        isinstance(row, list)
+        and len(row) == 3
+        and isinstance(getattr(torch, str(row[0]), None), torch.dtype)
+        and all(isinstance(numbers, list) for numbers in row[1:])
+        and len(row[1]) == len(row[2])
+        and all(type(n) is int and 0 <= n < _MOST_BYTES for n in row[1] + row[2])
     )

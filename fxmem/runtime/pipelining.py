@@ -27,6 +27,7 @@ from torch.distributed.pipelining.schedules import (
     FULL_BACKWARD,
 )
 
+from .messages import as_bytes, laid_out
 from .stage import StageRun, Tensors
 
 #: Name -> (schedule, stages on a rank, does backward run in two parts).
@@ -108,12 +109,6 @@ def arrivals(
     return {a: tuple(sends) for a, sends in proofs.items()}
 
 
-def as_bytes(tensor: torch.Tensor) -> torch.Tensor:
-    """The memory of a tensor without gaps, as bytes: what any backend can send."""
-    flat = tensor.as_strided((tensor.numel(),), (1,), tensor.storage_offset())
-    return flat.view(torch.uint8)
-
-
 class _Stage(PipelineStage):
     """A stage that receives into memory of its own time, and lets go of what has been sent."""
 
@@ -188,7 +183,8 @@ class _Stage(PipelineStage):
         ]
 
     def _send(self, send: Action, values: Tensors, stage: int) -> None:
-        flat = [as_bytes(t) for t in values.values() if t.numel()]
+        fakes = self.run.stage.values
+        flat = [as_bytes(laid_out(t, fakes[n])) for n, t in values.items() if t.numel()]
         peer = self._peer(stage)
         self.sends[send] = [(dist.isend(t, peer, self.group), t) for t in flat]
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fxmem.costs.table import Cost, CostFile, cache_directory, device_key, operator_key
+from fxmem.costs.table import Cost, CostFile, Layout, cache_directory, device_key, operator_key
 
 CPU = torch.device("cpu")
 
@@ -91,6 +91,14 @@ def test_file(tmp_path: Path) -> None:
         "[" * 100_000,
         "[" * 100_000 + "]" * 100_000,
         '{"a": [1e9, 2]}',
+        '{"a": [1, 2]}',  # of an older version, which did not look at results
+        '{"a": [1, 2, 3]}',
+        '{"a": [1, 2, [3]]}',
+        '{"a": [1, 2, [["float32", [2], [1, 1]]]]}',
+        '{"a": [1, 2, [["float32", [2], [-1]]]]}',
+        '{"a": [1, 2, [["float32", 2, 1]]]}',
+        '{"a": [1, 2, [["tensor", [2], [1]]]]}',
+        '{"a": [1, 2, [[[], [2], [1]]]]}',
         "\x00",
     ],
 )
@@ -103,10 +111,38 @@ def test_damaged_file_counts_as_empty(text: str, tmp_path: Path) -> None:
     assert file.read() == {"a": Cost(1.0, 1)}
 
 
+def test_layouts(tmp_path: Path) -> None:
+    cost = Cost(1.0, 1, (Layout("bfloat16", (2, 3), (1, 2)), None))
+    file = CostFile(CPU, tmp_path)
+    file.add({"a": cost})
+    assert file.read() == {"a": cost}
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "same"),
+    [
+        (torch.empty(2, 3), torch.empty(3, 2).t(), False),
+        (torch.empty(2, 1, 3), torch.empty_strided((2, 1, 3), (3, 9, 1)), True),
+        (torch.empty(0, 3), torch.empty_strided((0, 3), (7, 7)), True),
+        (torch.empty(2), torch.empty(2).double(), False),
+        (torch.empty(2), torch.empty(2, 1), False),
+        (torch.empty(()), torch.empty((), device="meta"), True),
+    ],
+)
+def test_same_layouts(left: torch.Tensor, right: torch.Tensor, same: bool) -> None:
+    one, other = Layout.of(left), Layout.of(right)
+    assert one is not None and other is not None
+    assert one.same(other) == other.same(one) == same
+
+
+def test_no_layout() -> None:
+    assert Layout.of(3) is None and Layout.of(torch.eye(2).to_sparse()) is None
+
+
 def test_negative_costs_are_not_believed(tmp_path: Path) -> None:
     file = CostFile(CPU, tmp_path)
     file.path.parent.mkdir(parents=True)
-    file.path.write_text(json.dumps({"a": [-1, 5], "b": [1, -5], "c": [1, 5]}))
+    file.path.write_text(json.dumps({"a": [-1, 5, []], "b": [1, -5, []], "c": [1, 5, []]}))
     assert file.read() == {"c": Cost(1.0, 5)}
 
 
