@@ -9,9 +9,9 @@ import torch
 import torch.distributed as dist
 
 from .budget import Budget
-from .costs import CostTable, MeasuredCosts
+from .costs import CostTable, MeasuredCosts, RecordedCosts
 from .errors import FxmemError, PlanMismatch
-from .passes.agree import agree, differences, with_layouts
+from .passes.agree import agree
 from .passes.stages import Stage, cut
 from .planning import Options
 from .runtime.pipelining import SCHEDULES
@@ -91,7 +91,8 @@ def pipeline(
     told: list[Any] = [None]
     if rank == 0:
         try:
-            traced, joint = joint, agree(joint, table)
+            recorded = RecordedCosts(table)
+            joint = agree(joint, recorded)
             plan = plan_pipeline(
                 joint,
                 _budgets(budgets, world),
@@ -102,15 +103,15 @@ def pipeline(
                 options,
                 cuts,
             )
-            told[0] = plan, differences(joint, traced)
+            told[0] = plan, recorded.known
         except FxmemError as error:
             told[0] = error
     dist.broadcast_object_list(told)
     if isinstance(told[0], Exception):
         raise told[0]
-    plan, corrections = told[0]
+    plan, known = told[0]
     if rank > 0:
-        joint = with_layouts(joint, corrections)
+        joint = agree(joint, RecordedCosts(None, known))
     _compare(plan, trace_hash(joint), schedule, microbatches)
     stages = cut(joint, plan.cuts)
     held = names.shared_out([[stages[s] for s in plan.stages_of(r)] for r in range(world)])

@@ -27,6 +27,7 @@ from .runtime.native import load as load_native
 from .runtime.prove import Boxed
 from .runtime.stand_ins import StandIns
 from .stages.shard_plan import plan_shards
+from .trace import refuse_unknown_sizes
 
 
 class Observer(Protocol):
@@ -121,6 +122,7 @@ class Session:
         def partition(
             joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_more: Any
         ) -> tuple[fx.GraphModule, fx.GraphModule]:
+            refuse_unknown_sizes(joint)
             joint = joint if self.uses_inductor else agree(joint, self.options.costs)
             laid_out = lay_out_gradients(joint, leaves, self.misplaced)
             if self.options.devices:

@@ -99,13 +99,7 @@ def _tensors(value: object) -> list[torch.Tensor]:
 
 def trace_joint(joint: fx.GraphModule, forward_outputs: int) -> StepTrace:
     """Make a `StepTrace` of a joint graph as AOTAutograd hands it to a partitioner."""
-    for node in joint.graph.nodes:
-        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
-            where = str(node.meta.get("stack_trace") or "").strip()
-            raise TraceError(
-                f"{node.name} is a number or size that is known only as the step runs. Compute "
-                f"it outside the module, or pad to a fixed shape.\n{where}".rstrip()
-            )
+    refuse_unknown_sizes(joint)
     simple = run_again(simplify(joint), forward_outputs)
     written = written_inputs(joint)
     sources = [n for n in simple.graph.nodes if n.op == "placeholder"]
@@ -123,3 +117,14 @@ def written_inputs(joint: fx.GraphModule) -> tuple[int, ...]:
     outputs = joint.graph.output_node().meta.get("desc") or ()
     written = [d.mutated_input for d in outputs if isinstance(d, InputMutationAOTOutput)]
     return tuple(map(sources.index, written))
+
+
+def refuse_unknown_sizes(joint: fx.GraphModule) -> None:
+    """Raise TraceError where a number or size of the graph is known only as the step runs."""
+    for node in joint.graph.nodes:
+        if isinstance(node.meta.get("val"), (torch.SymInt, torch.SymFloat, torch.SymBool)):
+            where = str(node.meta.get("stack_trace") or "").strip()
+            raise TraceError(
+                f"{node.name} is a number or size that is known only as the step runs. Compute "
+                f"it outside the module, or pad to a fixed shape.\n{where}".rstrip()
+            )

@@ -2,7 +2,7 @@
 
 from .datasheet import DEVICES, DatasheetCosts, Device, find_device
 from .measured import MeasuredCosts
-from .table import Cost, CostTable, Layout, operator_key
+from .table import Cost, CostTable, Layout, RecordedCosts, operator_key
 
 __all__ = [
     "DEVICES",
@@ -12,6 +12,7 @@ __all__ = [
     "Device",
     "Layout",
     "MeasuredCosts",
+    "RecordedCosts",
     "find_device",
     "operator_key",
 ]

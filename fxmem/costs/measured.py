@@ -122,8 +122,7 @@ def _unlike(made: Any, told: Any) -> tuple[Layout | None, ...]:
     if len(real) != len(fake):
         return ()
     pairs = zip(real, fake, strict=True)
-    same = all(r is None or f is None or r.same(f) for r, f in pairs)
-    return () if same else real
+    return () if all(r is None or f is None or r == f for r, f in pairs) else real
 
 
 def layouts(value: Any) -> tuple[Layout | None, ...]:

@@ -34,14 +34,10 @@ class Layout(NamedTuple):
         return cls(dtype, tuple(value.shape), tuple(value.stride()))
 
     def same(self, other: Layout) -> bool:
-        """Do both lie alike? Strides of dimensions of one element say nothing."""
+        """Do both lie alike? Strides of dimensions with one element say nothing."""
+        pairs = zip(self.shape, self.strides, other.strides, strict=True)
         return self[:2] == other[:2] and (
-            0 in self.shape
-            or all(
-                new == old
-                for size, new, old in zip(self.shape, self.strides, other.strides, strict=True)
-                if size > 1
-            )
+            0 in self.shape or all(new == old for size, new, old in pairs if size > 1)
         )
 
 
@@ -70,6 +66,29 @@ class CostTable(Protocol):
     def __call__(self, nodes: list[fx.Node]) -> dict[fx.Node, Cost]:
         """Cost of each node."""
         ...
+
+
+class RecordedCosts:
+    """What a table told, for others that are to hear the same.
+
+    Parameters
+    ----------
+    table : CostTable, optional
+        Asked for what is not known; None where all is.
+    known : dict
+        Cost of each call, by `operator_key`.
+    """
+
+    def __init__(self, table: CostTable | None, known: dict[str, Cost] | None = None) -> None:
+        self.table, self.known = table, {} if known is None else known
+
+    def __call__(self, nodes: list[fx.Node]) -> dict[fx.Node, Cost]:
+        """Cost of each node."""
+        keys = {node: operator_key(node) for node in nodes}
+        missing = [node for node, key in keys.items() if key not in self.known]
+        if missing and self.table is not None:
+            self.known |= {keys[node]: cost for node, cost in self.table(missing).items()}
+        return {node: self.known.get(key, Cost(0.0, 0)) for node, key in keys.items()}
 
 
 def operator_key(node: fx.Node) -> str:

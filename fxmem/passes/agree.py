@@ -3,7 +3,12 @@
 The traced graph knows dtypes, shapes and strides from rules that stand beside the operators, and
 some err (2.13: strides of ``hardswish_backward`` and of dropout's backward on a transposed value;
 dtypes of batch norm's statistics under autocast). Bytes planned with them are wrong, and so is
-whether autograd will copy a gradient. Measuring costs runs each operator for real, which tells.
+whether autograd will copy a gradient. Measuring costs runs each operator for real, which tells;
+views are run on tensors without memory.
+
+Strides of dimensions with one element say nothing of memory, but group norm asks for them: of a
+batch of one, torch's own capture passes on a view that it then refuses, or in backward reads in
+the wrong order. There a view restores what was traced.
 """
 
 from __future__ import annotations
@@ -14,15 +19,18 @@ from typing import Any
 
 import torch
 import torch.fx as fx
+from torch._dispatch.python import no_python_dispatcher  # private; 2.11 to 2.15
 from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11 to 2.15
 
-from ..costs import Cost, CostTable, Layout
-from ..storages import operators
+from ..costs import CostTable, Layout
+from ..storages import is_view, operators
 
 #: Of each of a node's results; None of one that is no tensor.
 Layouts = tuple[Layout | None, ...]
 
+aten = torch.ops.aten
 log = logging.getLogger("fxmem")
 
 
@@ -39,42 +47,115 @@ def agree(joint: fx.GraphModule, costs: CostTable) -> fx.GraphModule:
     mode = detect_fake_mode([n.meta.get("val") for n in joint.graph.nodes])
     if mode is None:
         return joint
-    while wrong := _wrong(costs(list(operators(joint.graph)))):
-        log.info("%s: not as traced", ", ".join(node.name for node in wrong))
+    while True:
+        told = costs(list(operators(joint.graph)))
+        found = {n: cost.results for n, cost in told.items() if cost.results} | _views(joint.graph)
+        wrong = {n: real for n, real in found.items() if real != _layouts(n.meta.get("val"))}
+        if not wrong:
+            return joint
+        log.info("not as traced: %s", ", ".join(n.name for n in wrong))
         joint = _corrected(joint, wrong, mode)
-    return joint
 
 
-def differences(new: fx.GraphModule, old: fx.GraphModule) -> dict[str, Layouts]:
-    """Name -> layouts of the values in ``new`` that lie otherwise than those in ``old``."""
-    pairs = zip(new.graph.nodes, old.graph.nodes, strict=True)
-    found = {a.name: (_layouts(a.meta.get("val")), _layouts(b.meta.get("val"))) for a, b in pairs}
-    return {name: mine for name, (mine, other) in found.items() if mine != other}
+def _views(graph: fx.Graph) -> dict[fx.Node, Layouts]:
+    """How views really lie; nothing of one that refuses its argument."""
+    found = {}
+    # The caller is in the midst of a trace, which puts rules in Python in front of real ones.
+    with no_python_dispatcher(), _disable_current_modes(), torch.no_grad():
+        for node in graph.nodes:
+            if is_view(node):
+                try:
+                    found[node] = _layouts(_run(node, _without_memory))
+                except RuntimeError as error:
+                    log.info("%s refuses its argument: %s", node.name, error)
+    return found
 
 
-def with_layouts(joint: fx.GraphModule, layouts: Mapping[str, Layouts]) -> fx.GraphModule:
-    """Return the joint graph with values as `differences` told of another process's."""
-    graph = _copy(joint)
-    mode = detect_fake_mode([n.meta.get("val") for n in graph.nodes])
-    for node in graph.nodes:
-        if node.name in layouts:
-            assert mode is not None
-            node.meta["val"] = _laid_out(node.meta["val"], layouts[node.name], mode)
+def _corrected(
+    joint: fx.GraphModule, wrong: Mapping[fx.Node, Layouts], mode: FakeTensorMode
+) -> fx.GraphModule:
+    """The graph with the first of the wrong values corrected, and all that follows from them."""
+    graph = fx.Graph()
+    placed: dict[fx.Node, fx.Node] = {}
+    result: Any = graph.graph_copy(joint.graph, placed)
+    graph.output(result).meta = dict(joint.graph.output_node().meta)
+    layouts = {placed[node]: real for node, real in wrong.items()}
+    changed: set[fx.Node] = set()
+    for node in list(graph.nodes):
+        value = node.meta.get("val")
+        if node.op == "call_function" and not changed.isdisjoint(node.all_input_nodes):
+            new = _again(node)
+        elif node in layouts:
+            new = _as_real(value, layouts[node], None if is_view(node) else mode)
+        else:
+            continue
+        if _layouts(new) == _layouts(value):
+            continue
+        node.meta["val"] = new
+        if isinstance(value, torch.Tensor) and _lie_alike(new, value):
+            _restore(node, value)
+        else:
+            changed.add(node)
     return fx.GraphModule(joint, graph)
 
 
-def _wrong(costs: Mapping[fx.Node, Cost]) -> dict[fx.Node, Cost]:
-    """Nodes whose values are not as their costs say."""
-    return {
-        node: cost
-        for node, cost in costs.items()
-        if cost.results and not _as_told(cost.results, node.meta.get("val"))
-    }
+def _lie_alike(new: torch.Tensor, old: torch.Tensor) -> bool:
+    """Do they differ only in strides of dimensions with one element?"""
+    one, other = Layout.of(new), Layout.of(old)
+    return one is not None and other is not None and one.same(other)
 
 
-def _as_told(layouts: Layouts, value: Any) -> bool:
-    pairs = zip(layouts, _layouts(value), strict=True)
-    return all(real is None or fake is None or real.same(fake) for real, fake in pairs)
+def _restore(node: fx.Node, traced: torch.Tensor) -> None:
+    """Readers of the node see it through a view with the strides that were traced."""
+    told = {k: v for k, v in node.meta.items() if k in ("stack_trace", "nn_module_stack")}
+    with node.graph.inserting_after(node):
+        args = node, list(traced.shape), list(traced.stride())
+        view = node.graph.call_function(aten.as_strided.default, args)
+    view.meta = {**told, "val": traced}
+    node.replace_all_uses_with(view, delete_user_cb=lambda user: user is not view)
+
+
+def _again(node: fx.Node) -> Any:
+    """What the node makes of its arguments as they are now; as traced, where it refuses them."""
+    try:
+        with torch.no_grad():
+            return _run(node, lambda value: value)
+    except RuntimeError as error:
+        log.info("%s refuses its arguments: %s", node.name, error)
+        return node.meta["val"]
+
+
+def _run(node: fx.Node, argument: Any) -> Any:
+    assert callable(node.target)
+    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: argument(n.meta["val"]))
+    return node.target(*args, **kwargs)
+
+
+def _without_memory(value: Any) -> Any:
+    """The same on the "meta" device, whose views are made by the rules of real ones."""
+    made = [
+        torch.empty_strided(v.shape, v.stride(), dtype=v.dtype, device="meta")
+        if isinstance(v, torch.Tensor)
+        else v
+        for v in _values(value)
+    ]
+    return type(value)(made) if isinstance(value, (tuple, list)) else made[0]
+
+
+def _as_real(value: Any, layouts: Layouts, mode: FakeTensorMode | None) -> Any:
+    """Fake tensors that lie in memory as told: new ones, or, without a mode, views of the old."""
+
+    def one(old: Any, layout: Layout | None) -> Any:
+        if layout is None or not isinstance(old, torch.Tensor):
+            return old
+        if mode is None:
+            return old.as_strided(layout.shape, layout.strides, old.storage_offset())
+        dtype = getattr(torch, layout.dtype)
+        with mode:
+            return torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=old.device)
+
+    made = [one(old, new) for old, new in zip(_values(value), layouts, strict=True)]
+    return type(value)(made) if isinstance(value, (tuple, list)) else made[0]
 
 
 def _layouts(value: Any) -> Layouts:
@@ -83,59 +164,3 @@ def _layouts(value: Any) -> Layouts:
 
 def _values(value: Any) -> list[Any]:
     return list(value) if isinstance(value, (tuple, list)) else [value]
-
-
-def _copy(joint: fx.GraphModule) -> fx.Graph:
-    """The graph anew, with the same names and what is told of its outputs."""
-    graph = fx.Graph()
-    result: Any = graph.graph_copy(joint.graph, {})
-    graph.output(result).meta = dict(joint.graph.output_node().meta)
-    return graph
-
-
-def _corrected(
-    joint: fx.GraphModule, wrong: Mapping[fx.Node, Cost], mode: FakeTensorMode
-) -> fx.GraphModule:
-    """The graph with the first of the wrong values corrected, and all that follows from them."""
-    graph = _copy(joint)
-    pairs = zip(joint.graph.nodes, graph.nodes, strict=True)
-    layouts = {new: wrong[old].results for old, new in pairs if old in wrong}
-    changed: set[fx.Node] = set()
-    with torch.no_grad():
-        for node in graph.nodes:
-            value = node.meta.get("val")
-            if node.op == "call_function" and not changed.isdisjoint(node.all_input_nodes):
-                new = _again(node)
-            elif node in layouts:
-                new = _laid_out(value, layouts[node], mode)
-            else:
-                continue
-            if _layouts(new) != _layouts(value):
-                node.meta["val"] = new
-                changed.add(node)
-    return fx.GraphModule(joint, graph)
-
-
-def _again(node: fx.Node) -> Any:
-    """What the node makes of its arguments as they are now; as traced, where it refuses them."""
-    assert callable(node.target)
-    args, kwargs = fx.map_arg((node.args, node.kwargs), lambda n: n.meta["val"])
-    try:
-        return node.target(*args, **kwargs)
-    except RuntimeError as error:
-        log.info("%s refuses real values: %s", node.name, error)
-        return node.meta["val"]
-
-
-def _laid_out(value: Any, layouts: Layouts, mode: FakeTensorMode) -> Any:
-    """Fake tensors that lie in memory as told, for those of a node's value."""
-
-    def one(old: Any, layout: Layout | None) -> Any:
-        if layout is None or not isinstance(old, torch.Tensor):
-            return old
-        dtype = getattr(torch, layout.dtype)
-        with mode:
-            return torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=old.device)
-
-    made = [one(old, new) for old, new in zip(_values(value), layouts, strict=True)]
-    return type(value)(made) if isinstance(value, (tuple, list)) else made[0]

@@ -29,7 +29,7 @@ def laid_out(tensor: torch.Tensor, told: torch.Tensor) -> torch.Tensor:
         The tensor is of another dtype or shape than traced.
     """
     real, traced = Layout.of(tensor), Layout.of(told)
-    if real and traced and real.same(traced):
+    if real is not None and traced is not None and real.same(traced):
         return tensor
     if tensor.dtype != told.dtype or tensor.shape != told.shape:
         raise FxmemError(

@@ -125,7 +125,7 @@ def test_layouts(tmp_path: Path) -> None:
         (torch.empty(2, 1, 3), torch.empty_strided((2, 1, 3), (3, 9, 1)), True),
         (torch.empty(0, 3), torch.empty_strided((0, 3), (7, 7)), True),
         (torch.empty(2), torch.empty(2).double(), False),
-        (torch.empty(2), torch.empty(2, 1), False),
+        (torch.empty(2, 1), torch.empty(1, 2), False),
         (torch.empty(()), torch.empty((), device="meta"), True),
     ],
 )
