@@ -64,9 +64,9 @@ CHOICE = st.tuples(st.integers(0, len(OPERATORS) - 1), st.integers(0, 99), st.in
 
 
 @settings(max_examples=60)
-@given(st.lists(CHOICE, min_size=1, max_size=8), st.booleans())
+@given(st.lists(CHOICE, min_size=1, max_size=8), st.booleans(), st.sampled_from([1, 4]))
 def test_every_value_lies_as_the_real_one(
-    choices: list[tuple[int, int, int]], turned: bool
+    choices: list[tuple[int, int, int]], turned: bool, outer: int
 ) -> None:
     def function(x: Tensor, y: Tensor) -> Tensor:
         values = [x, y.permute(2, 1, 0) if turned else y]
