@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from tests.modules import make
+from tests.cases import make
 
 
 def tiny() -> tuple[torch.nn.Module, tuple[torch.Tensor, ...]]:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.utils._pytree import tree_leaves
 
 from fxmem.measure import loss_of
-from tests.modules import Case
+from tests.cases import Case
 
 Step = dict[str, Tensor | None]
 

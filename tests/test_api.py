@@ -13,7 +13,8 @@ from torch import nn
 
 import fxmem
 from fxmem.solvers.remat import RematProblem
-from tests.modules import MLP, ConvNet, Outside, make
+from tests.cases import make
+from tests.modules import MLP, ConvNet, Outside
 from tests.steps import equal, state_of
 
 

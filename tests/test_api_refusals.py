@@ -11,7 +11,8 @@ from torch import nn
 
 import fxmem
 from fxmem.solvers.remat import SOLVERS
-from tests.modules import Outside, make
+from tests.cases import make
+from tests.modules import Outside
 from tests.steps import equal, run, state_of
 
 

@@ -14,7 +14,7 @@ from fxmem import InfeasibleBudget, MeasuredStep, Plan
 from fxmem import cli as commands
 from fxmem.cli import app
 from fxmem.demo import DemoResult, Trained
-from tests.modules import make
+from tests.cases import make
 
 FACTORY = """
 import torch

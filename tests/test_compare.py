@@ -12,7 +12,8 @@ from rich.console import Console
 from torch import nn
 
 import fxmem
-from tests.modules import Outside, make
+from tests.cases import make
+from tests.modules import Outside
 
 BUDGETS = (None, 0.9, "1KiB")
 SOLVERS = ("auto", "greedy", "sqrt")

@@ -16,7 +16,8 @@ import torch
 from torch import nn
 
 import fxmem
-from tests.modules import MLP, Outside, make
+from tests.cases import make
+from tests.modules import MLP, Outside
 from tests.steps import differences, equal, run
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import fxmem
-from tests.modules import make
+from tests.cases import make
 
 SCRIPT = """
 import torch, fxmem

@@ -15,7 +15,7 @@ from fxmem.lower import Lowered, lower
 from fxmem.solvers.remat import check
 from fxmem.storages import map_storages
 from fxmem.trace import StepTrace
-from tests.modules import CASES, make
+from tests.cases import CASES, make
 from tests.schedules import lazy_schedule, random_schedule
 
 

@@ -12,7 +12,7 @@ import fxmem
 from fxmem.allocator import peak_of_calls, record
 from fxmem.errors import FxmemError
 from fxmem.measure import loss_of
-from tests.modules import make
+from tests.cases import make
 from tests.steps import equal
 
 KB = 1000

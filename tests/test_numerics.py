@@ -12,7 +12,8 @@ from torch import nn
 
 import fxmem
 from fxmem.solvers.remat import RematProblem
-from tests.modules import CASES, Case, ConvNet, Transformer, make
+from tests.cases import CASES, Case, make
+from tests.modules import ConvNet, Transformer
 from tests.schedules import lazy_schedule, random_schedule
 from tests.steps import differences, equal, run
 

@@ -12,7 +12,7 @@ import fxmem
 from fxmem import Keep, Offload, Plan, PlanMismatch, Recompute
 from fxmem.arena_plan import ArenaPlan, Request
 from fxmem.plan import CATEGORIES, PLAN_VERSION, Moment
-from tests.modules import make
+from tests.cases import make
 
 
 def small(**changes: object) -> Plan:

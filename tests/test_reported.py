@@ -13,7 +13,8 @@ from torch.utils.checkpoint import checkpoint
 import fxmem
 from fxmem import Keep
 from fxmem.allocator import record
-from tests.modules import Block, make
+from tests.cases import make
+from tests.modules import Block
 from tests.steps import equal
 
 SHORT = 0.2

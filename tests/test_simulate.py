@@ -16,7 +16,7 @@ from fxmem.plan import CATEGORIES
 from fxmem.planning import costs_of, rewrite
 from fxmem.simulate import Simulation, simulate
 from fxmem.trace import trace_joint
-from tests.modules import make
+from tests.cases import make
 from tests.schedules import lazy_schedule
 
 N = 1000  # bytes of each value below: 250 floats

@@ -11,8 +11,8 @@ import fxmem.planning
 from fxmem.errors import TraceError
 from fxmem.storages import operators
 from fxmem.trace import StepTrace, trace_joint, written_inputs
+from tests.cases import CASES, make
 from tests.graphs import joint_graph
-from tests.modules import CASES, make
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ import fxmem
 from fxmem.files.move_cache import MoveCache
 from fxmem.solvers.remat import RematProblem
 from fxmem.solvers.transfer import Action, Tier, TransferProblem, TransferSolution, check
-from tests.modules import make
+from tests.cases import make
 
 REMAT = replace(
     RematProblem.from_edges([5, 5, 5, 1], [2, 3, 1, 1], [(0, 1), (1, 2), (0, 3), (2, 3)]), turn=2

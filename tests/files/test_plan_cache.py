@@ -16,7 +16,7 @@ from torch._dynamo.exc import BackendCompilerFailed
 import fxmem
 from fxmem.files.plan_cache import PlanCache
 from fxmem.solvers.remat import RematProblem, RematSolution, check
-from tests.modules import make
+from tests.cases import make
 
 # Value 0 is not held while 2 runs: it is run again.
 PROBLEM = replace(
@@ -179,7 +179,7 @@ def test_a_foreign_file_is_replaced(folder: Path) -> None:
 
 SCRIPT = """
 import time, torch, fxmem
-from tests.modules import make
+from tests.cases import make
 torch.set_num_threads(1)
 case, told = make("no dropout"), []
 began = time.monotonic()

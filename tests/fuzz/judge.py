@@ -13,8 +13,8 @@ import fxmem
 from fxmem.allocator import record
 from fxmem.measure import loss_of
 from fxmem.residents import count_residents
+from tests.cases import Case
 from tests.fuzz.programs import Program
-from tests.modules import Case
 from tests.steps import Step, differences, run
 
 # Of the norm of what eager gives: sums in another order, in the lowest precision at work.

@@ -16,8 +16,9 @@ import torch.nn.functional as F
 from hypothesis import strategies as st
 from torch import nn
 
-from tests.fuzz.rules import RULES, Draw, Scope
-from tests.modules import Case
+from tests.cases import Case
+from tests.fuzz.rules import RULES
+from tests.fuzz.scope import Draw, Scope
 
 _FILES = count()
 

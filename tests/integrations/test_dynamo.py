@@ -17,7 +17,7 @@ import fxmem
 from fxmem.allocator import record
 from fxmem.integrations.step import StepBudget
 from fxmem.residents import count_residents
-from tests.modules import make
+from tests.cases import make
 from tests.steps import differences, run
 
 ROWS, WIDTH = 256, 64

@@ -18,7 +18,7 @@ from torch.utils.checkpoint import (
 
 import fxmem
 from fxmem import Keep, Recompute
-from tests.modules import Case
+from tests.cases import Case
 from tests.schedules import lazy_schedule, random_schedule
 from tests.steps import differences, run
 

@@ -15,7 +15,7 @@ from torch import nn
 import fxmem
 from fxmem.allocator import record
 from fxmem.runtime import native
-from tests.modules import CASES, make
+from tests.cases import CASES, make
 from tests.runtime.arena_cases import Net, fitted_net, gradients, seeded, tokens
 from tests.steps import differences, equal, run
 

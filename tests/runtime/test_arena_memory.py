@@ -12,7 +12,7 @@ from fxmem.residents import count_residents
 from fxmem.runtime import arena as arenas
 from fxmem.runtime import native
 from fxmem.solvers.remat import RematProblem
-from tests.modules import make
+from tests.cases import make
 from tests.runtime.arena_cases import Net, fitted_net, seeded
 from tests.steps import equal
 

@@ -15,7 +15,7 @@ from fxmem.solvers.partition import Device, check, partition
 from fxmem.solvers.remat import replay
 from fxmem.stages.chain import stage_chain
 from fxmem.trace import StepTrace, trace_joint
-from tests.modules import CASES, make
+from tests.cases import CASES, make
 
 ROOMY = Device(10**12)
 

@@ -18,7 +18,8 @@ from fxmem.measure import loss_of
 from fxmem.plan import Keep, Plan, Recompute
 from fxmem.stages import shard_cuts
 from fxmem.stages.shard_cuts import Cut
-from tests.modules import MLP, Case, make
+from tests.cases import Case, make
+from tests.modules import MLP
 from tests.steps import differences, run
 
 # The loss outside and gradients of its outputs are estimated, and scalars round up.

@@ -12,7 +12,7 @@ from fxmem.arena_plan import Request
 from fxmem.errors import FxmemError
 from fxmem.runtime import native
 from fxmem.visualize.pool import KINDS, draw_pool, kind_of, max_live
-from tests.modules import make
+from tests.cases import make
 
 GRADIENT, SAVED, PART = KINDS
 
