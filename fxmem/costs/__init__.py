@@ -2,7 +2,7 @@
 
 from .datasheet import DEVICES, DatasheetCosts, Device, find_device
 from .measured import MeasuredCosts
-from .table import Cost, CostTable, Layout, RecordedCosts, operator_key
+from .table import Cost, CostTable, RecordedCosts, operator_key
 
 __all__ = [
     "DEVICES",
@@ -10,7 +10,6 @@ __all__ = [
     "CostTable",
     "DatasheetCosts",
     "Device",
-    "Layout",
     "MeasuredCosts",
     "RecordedCosts",
     "find_device",

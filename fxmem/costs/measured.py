@@ -15,7 +15,8 @@ from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11
 
 from ..allocator import peak_of_calls
 from ..storages import is_collective, map_storages
-from .table import Cost, CostFile, Layout, operator_key
+from .layouts import layouts, unlike
+from .table import Cost, CostFile, operator_key
 
 _REPEATS = 5
 _ENOUGH_SECONDS = 0.03
@@ -102,7 +103,8 @@ def measure_call(node: fx.Node, device: torch.device) -> Cost:
             log.debug("%s refuses made-up arguments: %s", node.target, error)
     else:
         return Cost(0.0, 0)
-    results = _unlike(made, node.meta.get("val"))
+    real = layouts(made)
+    results = real if unlike(real, layouts(node.meta.get("val"))) else ()
     size = _bytes_of(made) if results else output_bytes(node)
     del made
     seconds: list[float] = []
@@ -116,24 +118,9 @@ def measure_call(node: fx.Node, device: torch.device) -> Cost:
     return Cost(min(seconds), max(0, peak - size), results)
 
 
-def _unlike(made: Any, told: Any) -> tuple[Layout | None, ...]:
-    """Layouts of what was made, if some are not as told; else none."""
-    real, fake = map(layouts, (made, told))
-    if len(real) != len(fake):
-        return ()
-    pairs = zip(real, fake, strict=True)
-    return () if all(r is None or f is None or r == f for r, f in pairs) else real
-
-
-def layouts(value: Any) -> tuple[Layout | None, ...]:
-    """Layout of each of an operator's results."""
-    several = isinstance(value, (tuple, list))
-    return tuple(map(Layout.of, value)) if several else (Layout.of(value),)
-
-
 def _bytes_of(made: Any) -> int:
     values = made if isinstance(made, (tuple, list)) else [made]
-    held = {v.untyped_storage() for v in values if isinstance(v, torch.Tensor)}
+    held = [v.untyped_storage() for v in values if isinstance(v, torch.Tensor)]
     return sum({s.data_ptr(): s.nbytes() for s in held}.values())
 
 

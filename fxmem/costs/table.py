@@ -8,37 +8,15 @@ import platform
 from dataclasses import dataclass
 from inspect import isfunction
 from pathlib import Path
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 import torch
 import torch.fx as fx
 
 from ..files.store import BadFile, read_json, write_json
+from .layouts import Layout, Layouts
 
 _LONGEST_SECONDS, _MOST_BYTES = 1e6, 1 << 60
-
-
-class Layout(NamedTuple):
-    """How a tensor lies in memory."""
-
-    dtype: str
-    shape: tuple[int, ...]
-    strides: tuple[int, ...]
-
-    @classmethod
-    def of(cls, value: object) -> Layout | None:
-        """That of a tensor, fake or real; None of what is none, or has no strides."""
-        if not isinstance(value, torch.Tensor) or value.layout is not torch.strided:
-            return None
-        dtype = str(value.dtype).removeprefix("torch.")
-        return cls(dtype, tuple(value.shape), tuple(value.stride()))
-
-    def same(self, other: Layout) -> bool:
-        """Do both lie alike? Strides of dimensions with one element say nothing."""
-        pairs = zip(self.shape, self.strides, other.strides, strict=True)
-        return self[:2] == other[:2] and (
-            0 in self.shape or all(new == old for size, new, old in pairs if size > 1)
-        )
 
 
 @dataclass(frozen=True)
@@ -50,14 +28,14 @@ class Cost:
     seconds : float
     workspace_bytes : int
         Bytes held at the worst moment of the call beyond its outputs.
-    results : tuple of Layout or None
+    results : Layouts
         How its results really lie in memory, where that is not what torch's rules for fake
-        tensors say; else empty. None stands for a result that is no tensor.
+        tensors say; else empty.
     """
 
     seconds: float
     workspace_bytes: int
-    results: tuple[Layout | None, ...] = ()
+    results: Layouts = ()
 
 
 class CostTable(Protocol):
@@ -74,7 +52,7 @@ class RecordedCosts:
     Parameters
     ----------
     table : CostTable, optional
-        Asked for what is not known; None where all is.
+        Asked for what is not known; without one that costs nothing.
     known : dict
         Cost of each call, by `operator_key`.
     """

@@ -24,11 +24,9 @@ from torch._guards import detect_fake_mode
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11 to 2.15
 
-from ..costs import CostTable, Layout
+from ..costs import CostTable
+from ..costs.layouts import Layout, Layouts, layouts, unlike
 from ..storages import is_view, operators
-
-#: Of each of a node's results; None of one that is no tensor.
-Layouts = tuple[Layout | None, ...]
 
 aten = torch.ops.aten
 log = logging.getLogger("fxmem")
@@ -47,14 +45,16 @@ def agree(joint: fx.GraphModule, costs: CostTable) -> fx.GraphModule:
     mode = detect_fake_mode([n.meta.get("val") for n in joint.graph.nodes])
     if mode is None:
         return joint
-    while True:
+    # Each round rights the first of the wrong values: there are no more rounds than values.
+    for _ in joint.graph.nodes:
         told = costs(list(operators(joint.graph)))
         found = {n: cost.results for n, cost in told.items() if cost.results} | _views(joint.graph)
-        wrong = {n: real for n, real in found.items() if real != _layouts(n.meta.get("val"))}
+        wrong = {n: real for n, real in found.items() if unlike(real, layouts(n.meta.get("val")))}
         if not wrong:
-            return joint
+            break
         log.info("not as traced: %s", ", ".join(n.name for n in wrong))
         joint = _corrected(joint, wrong, mode)
+    return joint
 
 
 def _views(graph: fx.Graph) -> dict[fx.Node, Layouts]:
@@ -65,7 +65,7 @@ def _views(graph: fx.Graph) -> dict[fx.Node, Layouts]:
         for node in graph.nodes:
             if is_view(node):
                 try:
-                    found[node] = _layouts(_run(node, _without_memory))
+                    found[node] = layouts(_run(node, _without_memory))
                 except RuntimeError as error:
                     log.info("%s refuses its argument: %s", node.name, error)
     return found
@@ -79,17 +79,17 @@ def _corrected(
     placed: dict[fx.Node, fx.Node] = {}
     result: Any = graph.graph_copy(joint.graph, placed)
     graph.output(result).meta = dict(joint.graph.output_node().meta)
-    layouts = {placed[node]: real for node, real in wrong.items()}
+    real = {placed[node]: found for node, found in wrong.items()}
     changed: set[fx.Node] = set()
     for node in list(graph.nodes):
         value = node.meta.get("val")
         if node.op == "call_function" and not changed.isdisjoint(node.all_input_nodes):
             new = _again(node)
-        elif node in layouts:
-            new = _as_real(value, layouts[node], None if is_view(node) else mode)
+        elif node in real:
+            new = _as_real(value, real[node], None if is_view(node) else mode)
         else:
             continue
-        if _layouts(new) == _layouts(value):
+        if layouts(new) == layouts(value):
             continue
         node.meta["val"] = new
         if isinstance(value, torch.Tensor) and _lie_alike(new, value):
@@ -142,7 +142,7 @@ def _without_memory(value: Any) -> Any:
     return type(value)(made) if isinstance(value, (tuple, list)) else made[0]
 
 
-def _as_real(value: Any, layouts: Layouts, mode: FakeTensorMode | None) -> Any:
+def _as_real(value: Any, real: Layouts, mode: FakeTensorMode | None) -> Any:
     """Fake tensors that lie in memory as told: new ones, or, without a mode, views of the old."""
 
     def one(old: Any, layout: Layout | None) -> Any:
@@ -154,12 +154,8 @@ def _as_real(value: Any, layouts: Layouts, mode: FakeTensorMode | None) -> Any:
         with mode:
             return torch.empty_strided(layout.shape, layout.strides, dtype=dtype, device=old.device)
 
-    made = [one(old, new) for old, new in zip(_values(value), layouts, strict=True)]
+    made = [one(old, new) for old, new in zip(_values(value), real, strict=True)]
     return type(value)(made) if isinstance(value, (tuple, list)) else made[0]
-
-
-def _layouts(value: Any) -> Layouts:
-    return tuple(map(Layout.of, _values(value)))
 
 
 def _values(value: Any) -> list[Any]:

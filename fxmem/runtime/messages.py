@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 
-from ..costs import Layout
+from ..costs.layouts import Layout
 from ..errors import FxmemError
 
 

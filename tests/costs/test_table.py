@@ -9,7 +9,8 @@ import pytest
 import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fxmem.costs.table import Cost, CostFile, Layout, cache_directory, device_key, operator_key
+from fxmem.costs.layouts import Layout
+from fxmem.costs.table import Cost, CostFile, cache_directory, device_key, operator_key
 
 CPU = torch.device("cpu")
 
@@ -116,27 +117,6 @@ def test_layouts(tmp_path: Path) -> None:
     file = CostFile(CPU, tmp_path)
     file.add({"a": cost})
     assert file.read() == {"a": cost}
-
-
-@pytest.mark.parametrize(
-    ("left", "right", "same"),
-    [
-        (torch.empty(2, 3), torch.empty(3, 2).t(), False),
-        (torch.empty(2, 1, 3), torch.empty_strided((2, 1, 3), (3, 9, 1)), True),
-        (torch.empty(0, 3), torch.empty_strided((0, 3), (7, 7)), True),
-        (torch.empty(2), torch.empty(2).double(), False),
-        (torch.empty(2, 1), torch.empty(1, 2), False),
-        (torch.empty(()), torch.empty((), device="meta"), True),
-    ],
-)
-def test_same_layouts(left: torch.Tensor, right: torch.Tensor, same: bool) -> None:
-    one, other = Layout.of(left), Layout.of(right)
-    assert one is not None and other is not None
-    assert one.same(other) == other.same(one) == same
-
-
-def test_no_layout() -> None:
-    assert Layout.of(3) is None and Layout.of(torch.eye(2).to_sparse()) is None
 
 
 def test_negative_costs_are_not_believed(tmp_path: Path) -> None:

@@ -15,13 +15,14 @@ from torch import Tensor, nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import fxmem
-from fxmem.costs import Cost, Layout, MeasuredCosts, RecordedCosts
+from fxmem.costs import Cost, MeasuredCosts, RecordedCosts
+from fxmem.costs.layouts import Layout
 from fxmem.passes.agree import agree
 
 aten = torch.ops.aten
 TABLE = MeasuredCosts(torch.device("cpu"), cache=False)
 
-# Binary operators of values and gradients of one shape. Of the first half torch's rules for fake
+# Binary operators of values and gradients of one shape. Of the first four torch's rules for fake
 # tensors tell wrong strides, where arguments are transposed (2.13).
 OPERATORS: list[Callable[[Tensor, Tensor], Tensor]] = [
     lambda a, b: aten.hardswish_backward.default(a, b),
@@ -141,6 +142,19 @@ def test_dtypes() -> None:
 def test_costs_that_tell_nothing_change_nothing() -> None:
     graph = traced(chain, torch.rand(4, 6), torch.rand(6, 4))
     assert agree(graph, lambda nodes: {n: Cost(1.0, 0) for n in nodes}) is graph
+
+
+@pytest.mark.parametrize("missing", [0, 1])
+def test_results_that_are_not_there(missing: int) -> None:
+    """A gradient that nobody asked for is None in one of the two."""
+    graph = traced(lambda x: torch.var_mean(x, 0), torch.rand(4, 6))
+    (node,) = (n for n in graph.graph.nodes if n.target is aten.var_mean.correction)
+    told = [Layout("float32", (6,), (2,)), Layout("float32", (6,), (3,))]
+    results = tuple(None if i == missing else layout for i, layout in enumerate(told))
+    corrected = agree(graph, lambda nodes: {n: Cost(1.0, 0, results) for n in nodes})
+    (node,) = (n for n in corrected.graph.nodes if n.target is aten.var_mean.correction)
+    found = [v.stride() for v in node.meta["val"]]
+    assert found == [(1,) if i == missing else layout.strides for i, layout in enumerate(told)]
 
 
 def test_layouts_are_kept_on_disk(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
