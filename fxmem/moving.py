@@ -65,7 +65,7 @@ def find_moves(lowered: Lowered, trace: StepTrace, budget: int, options: Options
     values = movable(lowered, trace)
     tier = measure_tier(options.offload, options.cache)
     problem = TransferProblem(lowered.problem, (tier,), frozenset(values))
-    held_back = options.reserve_bytes + lowered.aside_bytes
+    held_back = options.reserve_bytes + options.spare_bytes + lowered.aside_bytes
     history: list[tuple[float, int, int]] = []
     found = _search(problem, max(0, budget - held_back), options, history)
     _remember(lowered.problem, found)

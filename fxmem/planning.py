@@ -55,6 +55,8 @@ class Options:
     seed : int
     reserve_bytes : int
         Kept free of the budget, from what an earlier step measured over its plan.
+    spare_bytes : int
+        Kept free beyond that, so that an arena fits: the schedule is sought near the last one.
     plain_peak_bytes : int
         Largest plain peak of this module's earlier steps. A share is of that, or of this step's
         if it is larger: else a small last batch would have to fit a share of its own.
@@ -76,6 +78,7 @@ class Options:
     offload: str | None = None
     seed: int = 0
     reserve_bytes: int = 0
+    spare_bytes: int = 0
     plain_peak_bytes: int = 0
     turn_bytes: int = 0
     cache: bool = True

@@ -17,7 +17,11 @@ if TYPE_CHECKING:
 # The schedule of least peak that any search has found, by problem. A budget that an error
 # named as the least feasible must be met when it is asked for, whatever the next search finds.
 _LEAST: dict[RematProblem, tuple[int, ...]] = {}
+# The schedule that was found last: a budget that is smaller by a few bytes is sought from there.
+_LAST: dict[RematProblem, tuple[int, ...]] = {}
 _MOST_REMEMBERED = 32
+# Of the time limit, for that.
+_NEARBY_SHARE = 0.2
 # A plan this close to its bound is not worth more seconds: timings vary by more.
 CLOSE = 2e-3
 
@@ -31,13 +35,14 @@ def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> Rem
         None was found; says the least bytes found and which tensors need them.
     """
     problem = lowered.problem
-    held_back = options.reserve_bytes
+    held_back = options.reserve_bytes + options.spare_bytes
     if budget is not None and max(replay(problem, range(problem.count))) + held_back > budget:
         held_back += lowered.aside_bytes  # needed only where something is run again
     limit = None if budget is None else max(0, budget - held_back)
 
     solution = _search(problem, limit, options)
     if limit is None or solution.status in ("optimal", "feasible"):
+        _remember(_LAST, problem, solution.sequence)
         return solution
     least = _least(problem, solution)
     if least.sequence and least.peak <= limit:
@@ -49,9 +54,11 @@ def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> Rem
 
 def _search(problem: RematProblem, limit: int | None, options: Options) -> RematSolution:
     """What the solver finds, or found in an earlier run."""
-    cache = None
+    cache, start, time_limit = None, None, options.time_limit
+    if options.spare_bytes and (start := _LAST.get(problem)) is not None:
+        time_limit *= _NEARBY_SHARE
     if limit is not None and options.cache:
-        searched = (options.solver, options.seed, options.time_limit, CLOSE)
+        searched = (options.solver, options.seed, time_limit, CLOSE, start)
         cache = PlanCache(problem, limit, *searched)
         if (known := cache.find()) is not None:
             return known
@@ -63,10 +70,11 @@ def _search(problem: RematProblem, limit: int | None, options: Options) -> Remat
         problem,
         limit,
         solver=options.solver,
-        time_limit=options.time_limit,
+        time_limit=time_limit,
         seed=options.seed,
         progress=tell,
         gap=CLOSE,
+        start=start,
     )
     if solution.interrupted:
         warnings.warn(
@@ -87,10 +95,16 @@ def _least(problem: RematProblem, found: RematSolution) -> RematSolution:
         if not found.sequence or peak < found.peak:
             return replace(found, sequence=known, total_time=total, peak=peak)
     if found.sequence:
-        while len(_LEAST) >= _MOST_REMEMBERED:
-            del _LEAST[next(iter(_LEAST))]
-        _LEAST[problem] = found.sequence
+        _remember(_LEAST, problem, found.sequence)
     return found
+
+
+def _remember(
+    known: dict[RematProblem, tuple[int, ...]], problem: RematProblem, sequence: tuple[int, ...]
+) -> None:
+    while len(known) >= _MOST_REMEMBERED:
+        del known[next(iter(known))]
+    known[problem] = sequence
 
 
 def blockers(lowered: Lowered, solution: RematSolution) -> tuple[tuple[str, int], ...]:

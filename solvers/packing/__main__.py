@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 from rich.console import Console
 
-from .bench import COLUMNS, Row, bench, compile_seconds, to_json
+from .bench import COLUMNS, Row, bench, compile_seconds, instances, to_json
 from .problem import PackingProblemError
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
@@ -32,6 +32,9 @@ def command(
     """Each instance within its capacity: height, bound, ratio, status, seconds."""
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a folder")
+    if not instances(folder, only or ()):
+        named = f" whose name begins with {' or '.join(only)}" if only else ""
+        raise typer.BadParameter(f"{folder} holds no .csv file{named}")
     loading, rows = compile_seconds(), list[Row]()
     if not as_json:
         print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS), flush=True)

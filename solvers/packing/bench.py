@@ -61,6 +61,12 @@ def compile_seconds() -> float:
     return clock.monotonic() - began
 
 
+def instances(folder: Path, only: Sequence[str] = ()) -> list[Path]:
+    """Files of ``folder`` that end as instances do, and whose names begin with one of ``only``."""
+    found = sorted(folder.glob("*.csv"))
+    return [path for path in found if not only or path.name.startswith(tuple(only))]
+
+
 def bench(
     folder: Path,
     seconds: float,
@@ -91,9 +97,7 @@ def bench(
         A file is no instance.
     """
     compile_seconds()
-    for path in sorted(folder.glob("*.csv")):
-        if only and not any(path.stem.startswith(name) for name in only):
-            continue
+    for path in instances(folder, only):
         problem = PackingProblem.read_csv(path, alignment)
         named = re.search(r"\.(\d+)$", path.stem)
         limit = None if lowest else capacity or (int(named[1]) if named else None)

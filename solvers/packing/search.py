@@ -9,10 +9,10 @@ from __future__ import annotations
 
 import os
 import time as clock
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import cycle, product, repeat
 
 import numpy as np
 
@@ -35,6 +35,8 @@ MOST = 3_000  # buffers in one search: its stack grows with their square
 MOST_PAIRS = 6_000_000  # that meet
 # Nodes of the first slice, on top of one placement of each buffer.
 FIRST_SLICE = 500
+# Levels by other shares, between these, are tried with so many nodes each.
+FRESH_LEAST, FRESH_MOST, FRESH_SLICE = 0.0003, 0.006, 2_000
 _CHUNK = 500_000  # buffers looked at between two looks at the clock, about
 # Shares of the gap between what is proved and what is found at which to search at one time.
 _TARGETS = (0.0, 0.15, 0.4, 0.7)
@@ -170,18 +172,19 @@ def search(
     unit = _height_unit(buffers)
     searches: dict[Key, Search] = {}
     nodes = FIRST_SLICE
+    fresh = _fresh(buffers, incumbent.best.height)
 
     def late() -> bool:
         return incumbent.done or clock.monotonic() > deadline
 
-    def run(job: Search) -> None:
+    def run(job: Search, slice_: int) -> None:
         def over() -> bool:
             return late() or not incumbent.bound <= job.capacity < incumbent.best.height
 
         if over():
             return
 
-        job.run(nodes, over)
+        job.run(slice_, over)
         if job.status == SOLVED:
             incumbent.offer(job.packing(buffers, late))
         elif job.status == FAILED:
@@ -189,9 +192,15 @@ def search(
             incumbent.prove(job.capacity, unit)
 
     with ThreadPoolExecutor(cores()) as pool:
+
+        def run_all(jobs: Sequence[Search], slice_: int) -> None:
+            for _ in pool.map(run, jobs, repeat(slice_)):
+                pass
+
         stuck = 0
         while stuck < len(parts) and not late():
             for level, part in enumerate(parts):
+                began = clock.monotonic()
                 goals = [capacity] if capacity is not None else _goals(incumbent, unit, searches)
                 for key in [key for key in searches if key[1] not in goals]:
                     del searches[key]
@@ -201,9 +210,32 @@ def search(
                 jobs = [searches[level, *rest] for rest in product(goals, range(len(ORDERS)))]
                 jobs = [job for job in jobs if job.status == RUNNING]
                 stuck = 0 if jobs else stuck + 1
-                for _ in pool.map(run, jobs):
-                    pass
+                run_all(jobs, nodes)
+                # As long again: whether the small ones fit is luck, and each level draws anew.
+                until = 2 * clock.monotonic() - began
+                while fresh is not None and clock.monotonic() < until and not late():
+                    part, stuck = next(fresh), 0
+                    goals = [capacity] if capacity is not None else _goals(incumbent, unit, ())
+                    for goal in goals:
+                        tries = [Search(part, goal, order) for order in ORDERS]
+                        run_all(tries, FRESH_SLICE)
             nodes *= 2
+
+
+def _fresh(buffers: Buffers, height: int) -> Iterator[Level] | None:
+    """Levels of other shares without end; None where there are no small buffers."""
+    shares = FRESH_LEAST * (FRESH_MOST / FRESH_LEAST) ** (0.618 * np.arange(1, 1000) % 1)
+    sizes = buffers.size * buffers.unit / height
+    chosen = [np.flatnonzero(sizes >= share) for share in shares]
+    able = [c for c in chosen if 0 < len(c) < min(buffers.count, MOST + 1)]
+    if not able:
+        return None
+    return (_level(buffers, each) for each in cycle(able))
+
+
+def _level(buffers: Buffers, chosen: np.ndarray) -> Level:
+    large = _subset(buffers, chosen) if len(chosen) < buffers.count else buffers
+    return Level(large, chosen, blank(large))
 
 
 def _height_unit(buffers: Buffers) -> int:

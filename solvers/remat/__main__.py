@@ -9,7 +9,7 @@ import typer
 from rich.console import Console
 
 from .auto import SOLVERS
-from .bench import COLUMNS, Row, bench, to_json
+from .bench import COLUMNS, Row, bench, instances, to_json
 
 app = typer.Typer(add_completion=False, no_args_is_help=True)
 
@@ -37,6 +37,9 @@ def command(
         raise typer.BadParameter(f"no solver {', '.join(unknown)}; there are {', '.join(SOLVERS)}")
     if not folder.is_dir():
         raise typer.BadParameter(f"{folder} is not a folder")
+    if not instances(folder, only or ()):
+        named = f" whose name begins with {' or '.join(only)}" if only else ""
+        raise typer.BadParameter(f"{folder} holds no .json file{named}")
     out, rows = Console(), list[Row]()
     if not as_json:
         print("| " + " | ".join(COLUMNS) + " |\n|" + "---|" * len(COLUMNS), flush=True)

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import time as clock
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import numpy as np
 
 from .arrays import Arrays, flatten
-from .blocks import blocks
 from .bound import Bound, lower_bound
 from .evaluate import evaluate, timeline
 from .exact import LARGEST, exact
 from .lean import lean_start, recall, remember
-from .mincut import Boundary
-from .prices import starts
+from .opening import given_start, openings
 from .problem import RematProblem
 from .refine import Refined
 from .relieve import relieve
@@ -41,8 +40,6 @@ SOLVERS: dict[str, str] = {
     "sqrt": "segments of sqrt(n) operators (Chen et al., 2016)",
 }
 
-# Operators from which on `blocks` makes a start too: it has one at hand seconds before the cuts.
-MANY = 1000
 # Where nothing can fit, a decent least peak is wanted soon: seconds, and moves of each thread.
 SOON, SOON_MOVES = 4.0, 1_000_000
 
@@ -56,6 +53,7 @@ def solve(
     seed: int = 0,
     progress: Progress | None = None,
     gap: float = 0.0,
+    start: Sequence[int] | None = None,
 ) -> RematSolution:
     """A fast schedule within ``budget``.
 
@@ -77,6 +75,8 @@ def solve(
     gap : float
         If positive, an answer this close to the bound will do, and the search also ends where
         it finds nothing more; else it takes all its time, unless optimality is proved.
+    start : sequence of int, optional
+        A schedule, such as that of a budget nearby: the search begins there and nowhere else.
 
     Returns
     -------
@@ -87,6 +87,8 @@ def solve(
     ------
     ValueError
         No such solver.
+    ScheduleError
+        ``start`` is no schedule of this problem.
     """
     if solver not in SOLVERS:
         raise ValueError(f"no solver {solver!r}; there are {', '.join(SOLVERS)}")
@@ -97,6 +99,7 @@ def solve(
     a = flatten(problem)
     limit = 1 << 60 if budget is None else budget
     order = np.arange(problem.count)
+    first = [order] if start is None else [given_start(problem, start, reorder)]
     incumbent = Incumbent(a, limit, problem.base_time, progress)
     incumbent.offer(order)
     if incumbent.least.size == 0 and problem.count:
@@ -120,9 +123,11 @@ def solve(
             _squeeze(problem, incumbent, 0, soon, seed, not reorder, SOON_MOVES)
             return _answer(problem, incumbent, -1, solver)
         incumbent.bound = bound.time
-        first = [order]
-        if solver == "auto":
-            first = _starts(problem, a, limit, bound.price, incumbent, reorder, prelude, gap)
+        if start is not None:
+            first.append(relieve(a, first[0], limit, 1.0, deadline))
+            incumbent.offer(first[1])
+        elif solver == "auto":
+            first = openings(problem, incumbent, bound.price, reorder, prelude, gap)
             if incumbent.sequence is None:
                 # Nothing fits yet. Where annealing finds no way either, look for any schedule
                 # that fits, whatever its time, then shorten that.
@@ -201,57 +206,6 @@ def _bound(problem: RematProblem, a: Arrays, budget: int, seconds: float) -> Bou
     gap, saved = np.empty(len(order) + 1, np.int64), np.empty(len(order), np.int64)
     timeline(a, order, gap, saved)
     return lower_bound(problem, budget, gap[:-1] + a.op["extra"] - saved, seconds)
-
-
-def _starts(
-    problem: RematProblem,
-    a: Arrays,
-    budget: int,
-    price: float,
-    incumbent: Incumbent,
-    reorder: bool,
-    time_limit: float,
-    gap: float,
-) -> list[np.ndarray]:
-    """First schedules of the search, most promising first."""
-    scale = max(price, float(a.op["time"].sum()) / max(1.0, float(a.storage["size"].sum())))
-
-    def cost(sequence: np.ndarray, factor: float = 1.0) -> float:
-        total, _, over = evaluate(a, sequence, budget)
-        return total + factor * scale * over
-
-    stop = clock.monotonic() + 0.2 * time_limit
-    latest = clock.monotonic() + 0.6 * time_limit
-    cuts = []
-    if problem.turn is not None:
-        boundary = Boundary(problem, problem.turn)
-        ranked = starts(problem, a, boundary, budget, price, 0.1 * time_limit, reorder)
-        cuts = [sequence for _, sequence in ranked]
-        within = [sequence for (over, _), sequence in ranked if over == 0]
-        cuts = within[:1] + sorted(cuts, key=cost)[:6]
-        if problem.count >= MANY:
-            now = clock.monotonic()
-            cuts.insert(0, blocks(problem, a, budget, now + 0.3 * time_limit))
-            incumbent.offer(cuts[0])
-            if incumbent.room < gap:
-                return cuts
-            stop += clock.monotonic() - now
-    found: list[np.ndarray] = []
-    for sequence in [*cuts, np.arange(problem.count)]:
-        for share in (1.0, 0.0):
-            if not found or clock.monotonic() < stop:
-                found.append(relieve(a, sequence, budget, share, latest))
-    found += cuts
-    for sequence in found:
-        incumbent.offer(sequence)
-    # Which price of excess bytes ranks starts best is not known: take some by each.
-    picked: dict[bytes, np.ndarray] = {}
-    for factor in (1.0, 10.0, 100.0, 0.1):
-        cheapest = sorted(found, key=lambda sequence: cost(sequence, factor))
-        fresh = [sequence for sequence in cheapest if sequence.tobytes() not in picked]
-        for sequence in fresh[:2]:
-            picked[sequence.tobytes()] = sequence
-    return list(picked.values())
 
 
 def _exactly(

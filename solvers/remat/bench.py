@@ -77,6 +77,12 @@ def load(path: Path) -> RematProblem:
         raise ValueError(f"{path} is not an instance with size, time and edge: {error}") from error
 
 
+def instances(folder: Path, only: Sequence[str] = ()) -> list[Path]:
+    """Files of ``folder`` that end as instances do, and whose names begin with one of ``only``."""
+    found = sorted(folder.glob("*.json"))
+    return [path for path in found if not only or path.name.startswith(tuple(only))]
+
+
 def bench(
     folder: Path,
     solvers: Sequence[str],
@@ -91,9 +97,7 @@ def bench(
     Every answer is replayed by `check` before it is reported.
     """
     warm_up()
-    for path in sorted(folder.glob("*.json")):
-        if only and not any(path.stem.startswith(name) for name in only):
-            continue
+    for path in instances(folder, only):
         problem = load(path)
         base, whole = check(problem, range(problem.count))
         for share in shares:

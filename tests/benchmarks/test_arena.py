@@ -38,9 +38,7 @@ def test_size_and_share(name: str) -> None:
             print(f"{name} at {budget}: infeasible")
             continue
         pool = fitted.plan.pool
-        if pool is None:
-            print(f"{name} at {budget}: no arena fits")
-            continue
+        assert pool is not None, f"{name} at {budget}: no arena fits"
         print(f"{name} at {budget}: {pool.ratio:.4f} of live bytes, share {pool.share:.2%}")
         assert pool.ratio <= 1.01
         assert pool.share >= 0.95

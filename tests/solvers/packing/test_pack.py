@@ -184,6 +184,11 @@ def test_command_line(tmp_path: Path) -> None:
     as_json = run(app, ["bench", str(tmp_path), "--lowest", "--only", "B", "--json"])
     assert json.loads(as_json.output)[0]["height"] == 9
     assert run(app, ["bench", str(tmp_path / "missing")]).exit_code == 2
+    for nothing in ([str(tmp_path / "none")], [str(tmp_path), "--only", "large"]):
+        (tmp_path / "none").mkdir(exist_ok=True)
+        empty = run(app, ["bench", *nothing])
+        assert empty.exit_code == 2
+        assert "holds no" in empty.output
     (tmp_path / "bad.csv").write_text("a,b\n1,2\n")
     wrong = run(app, ["bench", str(tmp_path), "--only", "bad"])
     assert wrong.exit_code == 1

@@ -38,6 +38,11 @@ def test_command_line(tmp_path: Path) -> None:
     assert json.loads(as_json.output)[0]["instance"] == "small"
     assert run(app, ["bench", str(tmp_path), "--solver", "nonsense"]).exit_code == 2
     assert run(app, ["bench", str(tmp_path / "missing")]).exit_code == 2
+    for nothing in ([str(tmp_path / "none")], [str(tmp_path), "--only", "large"]):
+        (tmp_path / "none").mkdir(exist_ok=True)
+        empty = run(app, ["bench", *nothing])
+        assert empty.exit_code == 2
+        assert "holds no" in empty.output
     (tmp_path / "bad.json").write_text("{}")
     wrong = run(app, ["bench", str(tmp_path), "--solver", "none"])
     assert wrong.exit_code == 1

@@ -13,6 +13,7 @@ from fxmem.solvers.remat import (
     SOLVERS,
     RematProblem,
     RematSolution,
+    ScheduleError,
     check,
     lean,
     least_peak,
@@ -49,6 +50,36 @@ def test_answers_hold(solver: str, problem: RematProblem, share: float, reorder:
     if not reorder:
         assert list(dict.fromkeys(solution.sequence)) == list(range(problem.count))
     verify(problem, None, solve(problem, None, solver, time_limit=0.1))
+
+
+@settings(max_examples=40, deadline=None, derandomize=True)
+@given(
+    problem=problems(), shares=st.tuples(st.floats(0, 1), st.floats(0, 1)), reorder=st.booleans()
+)
+def test_a_schedule_to_start_from(
+    problem: RematProblem, shares: tuple[float, float], reorder: bool
+) -> None:
+    """That of another budget: it is improved or brought under this one, or not, truthfully."""
+    peak = check(problem, range(problem.count))[1]
+    low = min(problem.floor, peak)
+    before, budget = (low + int(share * (peak - low)) for share in shares)
+    known = solve(problem, before, time_limit=0.1, reorder=reorder)
+    found = solve(problem, budget, time_limit=0.1, reorder=reorder, start=known.sequence)
+    verify(problem, budget, found)
+    if known.peak <= budget:
+        assert found.status in ("optimal", "feasible")
+        assert found.total_time <= known.total_time
+
+
+def test_what_is_no_schedule_is_no_start() -> None:
+    problem = RematProblem.from_edges([1, 1, 1], [1, 1, 1], [(0, 1), (1, 2)])
+    with pytest.raises(ScheduleError, match="before"):
+        solve(problem, 2, start=[1, 0, 2])
+    with pytest.raises(ScheduleError):
+        solve(problem, 2, start=[0, 1])
+    free = RematProblem.from_edges([1, 2, 1], [1, 1, 1], [(0, 2), (1, 2)])
+    with pytest.raises(ValueError, match="another order"):
+        solve(free, 3, start=[1, 0, 2], reorder=False)
 
 
 @pytest.mark.parametrize("seed", range(40))
