@@ -112,6 +112,7 @@ def plan_arena(
     operators: Sequence[str],
     tangent_bytes: int = 0,
     time_limit: float | None = None,
+    alignment: int = ALIGNMENT,
 ) -> ArenaPlan | None:
     """Choose an offset for every block but those of the forward part that leave the step.
 
@@ -129,6 +130,8 @@ def plan_arena(
         Held throughout the backward part for others: what it starts from.
     time_limit : float, optional
         Seconds for the packing; left out, more for a larger step, and at most two.
+    alignment : int
+        Bytes of which all offsets are multiples.
 
     Returns
     -------
@@ -139,9 +142,9 @@ def plan_arena(
     inside = (died < len(events)) | (born >= turn)
     if not inside.any():
         return None
-    rounded = -(-size // ALIGNMENT) * ALIGNMENT
+    rounded = -(-size // alignment) * alignment
     problem = PackingProblem(
-        born[inside].tolist(), died[inside].tolist(), rounded[inside].tolist(), alignment=ALIGNMENT
+        born[inside].tolist(), died[inside].tolist(), rounded[inside].tolist(), alignment=alignment
     )
     if time_limit is None:
         time_limit = min(2.0, 0.02 + problem.lower_bound / _BYTES_A_SECOND)

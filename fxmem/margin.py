@@ -13,6 +13,7 @@ import torch.fx as fx
 from .errors import BudgetWarning, InfeasibleBudget
 from .plan import Plan
 from .planning import Options, PlannedStep, plan_step
+from .scheduling import CLOSE
 
 log = logging.getLogger("fxmem")
 
@@ -90,6 +91,8 @@ class Margin:
         assert plan.budget_bytes is not None
         wanted = self.spare_bytes + over + over // 4
         within_reach = wanted <= _MOST_SPARED * plan.budget_bytes
+        # A search for transfers begins anew each time: only where it ended soon.
+        within_reach &= not plan.transfers or plan.gap <= CLOSE
         if self.spares == 0 or not within_reach or plan.overhead == 0:
             log.info("the arena takes %d bytes more than the budget: it is not used", over)
             return False

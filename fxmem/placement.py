@@ -9,7 +9,7 @@ from typing import Any
 
 import torch.fx as fx
 
-from .arena_plan import ArenaPlan, plan_arena
+from .arena_plan import ALIGNMENT, ArenaPlan, plan_arena
 from .compile import boxed
 from .passes.shard import stages_of
 from .planning import PlannedStep
@@ -17,6 +17,7 @@ from .runtime.arena import StepArena
 from .runtime.devices import marker
 from .runtime.native import Native
 from .runtime.prove import Boxed, Proof, prove
+from .runtime.spill import ADDRESS
 from .storages import tensor_bytes
 
 log = logging.getLogger("fxmem")
@@ -105,7 +106,8 @@ def place_step(
     proof, plan = recorded.proof, step.plan
     tangents = sum(tensor_bytes(t) for t in step.tangents)
     assert proof.events is not None
-    pool = plan_arena(proof.events, proof.turn, recorded.operators, tangents)
+    alignment = ADDRESS if plan.transfers else ALIGNMENT
+    pool = plan_arena(proof.events, proof.turn, recorded.operators, tangents, alignment=alignment)
     if pool is None:
         return 0
     over, room = _beyond(pool, step)

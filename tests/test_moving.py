@@ -14,7 +14,7 @@ from torch import Tensor, nn
 import fxmem
 from fxmem.errors import TransferError
 from fxmem.plan import Plan
-from fxmem.runtime import transfer
+from fxmem.runtime import spill
 from fxmem.runtime.transfer import held_bytes
 
 
@@ -136,7 +136,7 @@ def test_a_full_disk_at_every_write(fitted, tmp_path, monkeypatch) -> None:
             return os.pwrite(file, memory, offset)
 
         with monkeypatch.context() as patch:
-            patch.setattr(transfer, "pwrite", write)
+            patch.setattr(spill, "pwrite", write)
             with pytest.raises(TransferError, match="No space left"):
                 gradients(fitted)
         for p in fitted.parameters():
@@ -154,7 +154,7 @@ def test_a_read_that_fails_in_backward(fitted, monkeypatch) -> None:
 
     loss = fitted(X)
     with monkeypatch.context() as patch:
-        patch.setattr(transfer, "preadv", read)
+        patch.setattr(spill, "preadv", read)
         with pytest.raises(TransferError, match="read back"):
             loss.backward()
     for p in fitted.parameters():

@@ -17,7 +17,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11 to 2.15
 
 from ..files.store import BadFile, read_json, write_json
-from ..runtime.transfer import copy_in, copy_out, wait_in, wait_out
+from ..runtime.transfer import copy_in, copy_out, tier_at, wait_in, wait_out
 from ..solvers.transfer import Tier
 from .table import cache_directory
 
@@ -40,7 +40,8 @@ def measure_tier(directory: str, cache: bool = True) -> Tier:
 @remember
 def _known(directory: str, cache: bool) -> tuple[int, int, int, int]:
     file = cache_directory() / "links.json"
-    key = f"{os.path.realpath(directory)} on device {os.stat(directory).st_dev}"
+    way = "direct" if tier_at(directory).file.direct else "cached"
+    key = f"{os.path.realpath(directory)} on device {os.stat(directory).st_dev}, {way}"
     rows = _read(file) if cache else {}
     if _is_row(rows.get(key)):
         write, read, write_latency, read_latency = rows[key]

@@ -5,8 +5,7 @@ storage is known to the graph by its *ticket*: a tensor of one number that autog
 room in the file is free again when the ticket's memory is, whoever held it last: so a second
 backward reads it once more, and a dropped graph leaves nothing behind.
 
-The file has no name (``O_TMPFILE``): the system takes it back however the process ends. CUDA has
-no tier yet.
+What it is moved to is a `spill.SpillFile`. CUDA has no tier yet.
 """
 
 from __future__ import annotations
@@ -14,24 +13,20 @@ from __future__ import annotations
 import ctypes
 import os
 import queue
-import tempfile
 import threading
 import weakref
 import zlib
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import IO
 
 import numpy as np
 import torch
 
 from ..errors import TransferError
+from .spill import BLOCK, Buffer, SpillFile
 
 #: Set to compare checksums of all that is moved.
 CHECK = "FXMEM_CHECK_TRANSFERS"
-
-# Tests let these fail.
-pwrite, preadv = os.pwrite, os.preadv
 
 
 @dataclass
@@ -67,26 +62,28 @@ class Stay:
     checksum: int | None = None
 
 
+Work = Callable[[memoryview, Buffer], None]
+
+
 class Link:
     """A thread that does one transfer after the other."""
 
     def __init__(self, name: str) -> None:
-        self.jobs: queue.SimpleQueue[tuple[Copy, Callable[[memoryview], None]]] = (
-            queue.SimpleQueue()
-        )
+        self.jobs: queue.SimpleQueue[tuple[Copy, Work]] = queue.SimpleQueue()
         self.thread = threading.Thread(target=self._serve, name=name, daemon=True)
         self.thread.start()
 
-    def ask(self, copy: Copy, work: Callable[[memoryview], None]) -> None:
+    def ask(self, copy: Copy, work: Work) -> None:
         """Let ``work`` have the bytes of the copy's tensor, when its turn comes."""
         self.jobs.put((copy, work))
 
     def _serve(self) -> None:
+        buffer = Buffer()
         while True:
             copy, work = self.jobs.get()
             try:
                 assert copy.tensor is not None
-                work(_bytes_of(copy.tensor))
+                work(_bytes_of(copy.tensor), buffer)
             except BaseException as error:
                 copy.error = error
             # Before anybody is told: whoever waits takes the memory to be free.
@@ -101,9 +98,7 @@ class DiskTier:
     def __init__(self, directory: str) -> None:
         self.directory = directory
         try:
-            self.file: IO[bytes] = tempfile.TemporaryFile(  # noqa: SIM115 - open while we run
-                dir=directory, prefix="fxmem-"
-            )
+            self.file = SpillFile(directory)
         except OSError as error:
             raise TransferError(
                 f"no file can be made in {directory} to move values to: {error}. Give offload a "
@@ -121,7 +116,7 @@ class DiskTier:
             self.held_bytes += size
             if self.free.get(size):
                 return self.free[size].pop()
-            offset, self.end = self.end, self.end + -(-size // 4096) * 4096
+            offset, self.end = self.end, self.end + -(-size // BLOCK) * BLOCK
             return offset
 
     def give_back(self, stay: Stay) -> None:
@@ -162,10 +157,10 @@ def copy_out(value: torch.Tensor, directory: str, name: str) -> torch.Tensor:
     stay = Stay(tier, name, size, tier.take(size), Copy(value))
     check = bool(os.environ.get(CHECK))
 
-    def work(memory: memoryview) -> None:
+    def work(memory: memoryview, buffer: Buffer) -> None:
         if check:
             stay.checksum = zlib.crc32(memory)
-        _all(lambda done: pwrite(tier.file.fileno(), memory[done:], stay.offset + done), size)
+        tier.file.write(memory, stay.offset, buffer)
 
     # Memory of numpy's: torch's allocator, whose every byte is planned, has no part in it.
     number = np.array([next(_numbers)], dtype=np.int64)
@@ -197,9 +192,8 @@ def copy_in(
     copy = stay.back = Copy(value)
     expected = stay.checksum
 
-    def work(memory: memoryview) -> None:
-        file = stay.tier.file.fileno()
-        _all(lambda done: preadv(file, [memory[done:]], stay.offset + done), stay.bytes)
+    def work(memory: memoryview, buffer: Buffer) -> None:
+        stay.tier.file.read(memory, stay.offset, buffer)
         if expected is not None and zlib.crc32(memory) != expected:
             raise OSError("other bytes came back than were written")
 
@@ -245,16 +239,6 @@ def _forget(number: int) -> None:
     stay = _stays.pop(number)
     # The link serves in order: what is still being written comes before the next writer there.
     stay.tier.give_back(stay)
-
-
-def _all(move: Callable[[int], int], size: int) -> None:
-    """Go on until all bytes are moved; the system may do it in parts."""
-    done = 0
-    while done < size:
-        moved = move(done)
-        if moved <= 0:
-            raise OSError("the file ends too soon")
-        done += moved
 
 
 def _bytes_of(value: torch.Tensor) -> memoryview:
