@@ -27,6 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11
 from ..costs import CostTable
 from ..costs.layouts import Layout, Layouts, layouts, unlike
 from ..storages import is_view, operators
+from .module import module_of
 
 aten = torch.ops.aten
 log = logging.getLogger("fxmem")
@@ -96,7 +97,7 @@ def _corrected(
             _restore(node, value)
         else:
             changed.add(node)
-    return fx.GraphModule(joint, graph)
+    return module_of(joint, graph)
 
 
 def _lie_alike(new: torch.Tensor, old: torch.Tensor) -> bool:

@@ -16,6 +16,7 @@ from torch.utils.checkpoint import CheckpointPolicy
 from ..runtime.random import replay
 from ..storages import is_effect, is_item, is_random, is_view
 from .draws import device_of, keep_state
+from .module import module_of
 
 #: In a node's meta: the name of the node of which it is the second run.
 AGAIN = "again_of"
@@ -54,7 +55,7 @@ def run_again(joint: fx.GraphModule, forward_outputs: int) -> fx.GraphModule:
                 node.replace_input_with(argument, second)
     graph.eliminate_dead_code(lambda n: n.is_impure())
     graph.lint()
-    return fx.GraphModule(joint, graph)
+    return module_of(joint, graph)
 
 
 def _needed_by(outputs: Any) -> set[fx.Node]:

@@ -18,6 +18,8 @@ from torch._functorch._aot_autograd.descriptors import (  # private; there since
     PlainAOTInput,
 )
 
+from .module import module_of
+
 aten = torch.ops.aten
 
 
@@ -54,7 +56,7 @@ def lay_out_gradients(
             if order is not None:
                 laid_out[i] = _laid_out(graph, value, order)
     graph.output(type(result)(laid_out)).meta = dict(output.meta)
-    return fx.GraphModule(joint, graph)
+    return module_of(joint, graph)
 
 
 def leaf_gradients(

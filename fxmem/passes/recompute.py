@@ -13,6 +13,7 @@ from ..runtime.random import replay, turn
 from ..storages import StorageMap, is_item, is_random, is_view
 from .checkpoint import AGAIN
 from .draws import device_of, keep_state
+from .module import module_of
 from .shard import stage_mark
 from .transfers import Move, Moves
 
@@ -67,7 +68,7 @@ def recompute(
     layout.add_outputs(outputs, forward_outputs)
     layout.graph.eliminate_dead_code(lambda n: n.target is turn or n.is_impure())
     layout.graph.lint()
-    return fx.GraphModule(joint, layout.graph)
+    return module_of(joint, layout.graph)
 
 
 class _Layout:

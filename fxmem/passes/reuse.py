@@ -11,6 +11,7 @@ from torch._ops import OpOverload
 
 from ..runtime.random import turn
 from ..storages import StorageMap, map_storages, tensor_bytes
+from .module import module_of
 
 aten = torch.ops.aten
 
@@ -54,7 +55,7 @@ def reuse(joint: fx.GraphModule) -> fx.GraphModule:
         if chosen is not None:
             _write_into(env[node], env[chosen], position=_argument_of(node, chosen))
     graph.lint()
-    return fx.GraphModule(joint, graph)
+    return module_of(joint, graph)
 
 
 def candidates(node: fx.Node, storages: StorageMap) -> Iterator[fx.Node]:

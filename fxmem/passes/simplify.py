@@ -9,9 +9,10 @@ from __future__ import annotations
 
 import torch
 import torch.fx as fx
-from torch._functorch.compile_utils import fx_graph_cse  # private; same in 2.11 to 2.13
 
-from ..storages import StorageMap, is_random, is_view, map_storages
+from ..storages import StorageMap, is_view, map_storages
+from .common import merge_common
+from .module import module_of
 
 aten = torch.ops.aten
 _IDENTITIES = {aten.detach.default, aten.alias.default}
@@ -19,24 +20,14 @@ _IDENTITIES = {aten.detach.default, aten.alias.default}
 
 def simplify(joint: fx.GraphModule) -> fx.GraphModule:
     """Return a new joint graph without repeats, empty views, needless copies or dead nodes."""
-    graph = _merge_common(joint.graph)
+    graph = merge_common(joint.graph)
     _drop_views(graph)
     _drop_copies(graph)
     # Unread random draws stay (the default calls them pure while torch.compile is at work):
     # the generator must end where eager's does.
     graph.eliminate_dead_code(lambda n: n.is_impure())
     graph.lint()
-    return fx.GraphModule(joint, graph)
-
-
-def _merge_common(graph: fx.Graph) -> fx.Graph:
-    merged = fx_graph_cse(graph)
-    if sum(map(is_random, merged.nodes)) == sum(map(is_random, graph.nodes)):
-        return merged
-    # Upstream's list of random operators misses some (read in 2.13): rather no merging.
-    copy = fx.Graph()
-    copy.output(copy.graph_copy(graph, {}))
-    return copy
+    return module_of(joint, graph)
 
 
 def _drop_views(graph: fx.Graph) -> None:
