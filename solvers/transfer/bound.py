@@ -4,7 +4,7 @@ When the turn runs, each value that is needed after it is in memory, or on a tie
 again later from values of which the same holds. What is on a tier was written before the turn and
 is read after it, so with compute seconds F before and B after it
 
-    makespan >= max(F, writes) + turn + max(B + recomputed, reads).
+    makespan >= max(F + write tolls, writes) + turn + max(B + recomputed + read tolls, reads).
 
 Each maximum is at least any convex mix of its parts, and a price per saved byte replaces the
 budget: then each value that is not computed again costs the lesser of its price in bytes and its
@@ -87,6 +87,8 @@ class Turn:
         count, size = max(1, len(problem.tiers)), remat.size
         self.write = np.zeros(len(size), np.int64)
         self.read = np.zeros(len(size), np.int64)
+        self.write_work = np.zeros(len(size), np.int64)
+        self.read_work = np.zeros(len(size), np.int64)
         self.can = np.zeros(len(size), np.bool_)
         for s in problem.movable:
             self.can[s] = bool(problem.tiers)
@@ -94,8 +96,11 @@ class Turn:
             times = [(t.write_time(size[s]), t.read_time(size[s])) for t in problem.tiers]
             self.write[s] = min(w for w, _ in times) // count
             self.read[s] = min(r for _, r in times) // count
+            self.write_work[s] = min(t.write_work(size[s]) for t in problem.tiers)
+            self.read_work[s] = min(t.read_work(size[s]) for t in problem.tiers)
         self.size = np.array(size, np.int64)
-        most = remat.base_time + int(self.write.max(initial=0) + self.read.max(initial=0)) + 1
+        links = self.write + self.read + self.write_work + self.read_work
+        most = remat.base_time + int(links.max(initial=0)) + 1
         self.unit = 1
         while self.unit < _MOST and most * self.unit < LIMIT // 64:
             self.unit *= 2
@@ -111,7 +116,7 @@ class Turn:
     def choose(self, weights: Weights) -> Choice:
         """The best choice at these weights and price, and its bound."""
         unit = self.unit
-        links = (unit - weights.before) * self.write + (unit - weights.after) * self.read
+        links = self.price(weights)
         held = self.size * weights.byte
         price = np.where(self.can, np.minimum(links, held), held)
         cut = self.boundary.cut(price, self.boundary.cost * weights.after)
@@ -120,13 +125,21 @@ class Turn:
         bound = -((self.capacity * weights.byte - total - cut.value) // unit)
         return self._read(cut, self.can & (links < held), bound, weights)
 
+    def price(self, weights: Weights) -> np.ndarray:
+        """What moving each storage costs, over `unit`: its time on links, and its tolls."""
+        before, after = weights.before, weights.after
+        out = (self.unit - before) * self.write + before * self.write_work
+        return out + (self.unit - after) * self.read + after * self.read_work
+
     def _read(self, cut: Cut, moves: np.ndarray, bound: int, weights: Weights) -> Choice:
         paid = self.boundary.paid
         move = cut.save & moves & ~paid
         save = cut.save & ~move
         redone = int(self.boundary.cost[cut.redo].sum())
-        makespan = max(self.forward, int(self.write[move].sum())) + self.own + self.aside
-        makespan += max(self.backward + redone, int(self.read[move].sum()))
+        before = self.forward + int(self.write_work[move].sum())
+        after = self.backward + redone + int(self.read_work[move].sum())
+        makespan = max(before, int(self.write[move].sum())) + self.own + self.aside
+        makespan += max(after, int(self.read[move].sum()))
         return Choice(
             bound=bound,
             move=frozenset(int(s) for s in np.flatnonzero(move)),

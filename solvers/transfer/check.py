@@ -52,7 +52,8 @@ def check(problem: TransferProblem, actions: Sequence[Action], budget: int | Non
     for transfer in transfers:
         link = transfer.tier, transfer.direction
         link_bytes[link] = link_bytes.get(link, 0) + transfer.size
-    waits = (e - s for a, s, e in zip(actions, starts, ends, strict=True) if a.kind != "run")
+    acts = zip(actions, starts, ends, strict=True)
+    waits = (end - start for act, start, end in acts if act.kind.endswith("_done"))
     return Replay(
         peak=peak,
         makespan=ends[-1] if ends else 0,
@@ -234,6 +235,7 @@ def _times(
             tier, size = problem.tiers[t], problem.remat.size[index]
             took = tier.write_time(size) if kind == "out" else tier.read_time(size)
             begin = max(now, free.get((t, kind), 0))
+            now += tier.write_work(size) if kind == "out" else tier.read_work(size)
             free[t, kind] = arrives[done_at[position]] = begin + took
             transfers.append(
                 Transfer(index, t, kind, position, done_at[position], begin, begin + took, size)

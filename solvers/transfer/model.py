@@ -67,7 +67,9 @@ class Model:
         longest = max(remat.time, default=0)
         for s, t in self.pairs:
             size = remat.size[s]
-            longest = max(longest, tiers[t].write_time(size), tiers[t].read_time(size))
+            tier = tiers[t]
+            longest = max(longest, tier.write_time(size) + tier.write_work(size))
+            longest = max(longest, tier.read_time(size) + tier.read_work(size))
         return longest * self.slots
 
     def _one_action_a_slot(self) -> None:
@@ -222,13 +224,10 @@ class Model:
         remat, model, now = self.problem.remat, self.model, self.now
         model.add(now[0] == 0)
         # Implied, and what the linear relaxation would not see.
-        busy = sum(
-            remat.time[v] * self.run[t][v] for t in range(self.slots) for v in range(remat.count)
-        )
-        model.add(self.makespan >= busy)
+        spent = [self._spent(t) for t in range(self.slots)]
+        model.add(self.makespan >= sum(spent))
         for t in range(self.slots):
-            spent = sum(remat.time[v] * self.run[t][v] for v in range(remat.count))
-            model.add(now[t + 1] >= now[t] + spent)
+            model.add(now[t + 1] >= now[t] + spent[t])
         for i, tier in enumerate(self.problem.tiers):
             directions: tuple[tuple[Kind, Kind], ...] = (("out", "out_done"), ("in", "in_done"))
             for ask, done in directions:
@@ -247,6 +246,16 @@ class Model:
                         model.add(end[t + 1] >= free[t + 1]).only_enforce_if(asked)
                         model.add(end[t + 1] >= end[t]).only_enforce_if(~asked)
                         model.add(now[t + 1] >= end[t]).only_enforce_if(waited)
+
+    def _spent(self, t: int) -> cp_model.LinearExprT:
+        """Time of the processor in a slot, but for waiting."""
+        remat, tiers = self.problem.remat, self.problem.tiers
+        spent = sum(remat.time[v] * self.run[t][v] for v in range(remat.count))
+        for pair in self.pairs:
+            tier, size = tiers[pair[1]], remat.size[pair[0]]
+            spent += tier.write_work(size) * self.move["out"][t][pair]
+            spent += tier.read_work(size) * self.move["in"][t][pair]
+        return spent
 
     def read(self, solver: cp_model.CpSolver) -> tuple[Action, ...]:
         """The actions of a solution."""

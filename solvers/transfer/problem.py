@@ -39,6 +39,9 @@ class Tier:
         Bytes a second.
     write_latency, read_latency : int
         Nanoseconds of each transfer, beside its bytes.
+    write_toll, read_toll : int
+        Nanoseconds for each 10**9 bytes that a transfer takes from the processor, where the
+        system copies with it or shares its memory's bandwidth.
     capacity : int or None
         Bytes it can hold.
     """
@@ -49,6 +52,8 @@ class Tier:
     write_latency: int = 0
     read_latency: int = 0
     capacity: int | None = None
+    write_toll: int = 0
+    read_toll: int = 0
 
     def write_time(self, size: int) -> int:
         """Nanoseconds that the link is taken by a copy out of ``size`` bytes."""
@@ -58,13 +63,22 @@ class Tier:
         """Nanoseconds that the link is taken by a copy back of ``size`` bytes."""
         return self.read_latency + -(-size * 1_000_000_000 // self.read_bandwidth)
 
+    def write_work(self, size: int) -> int:
+        """Nanoseconds that the processor loses to a copy out of ``size`` bytes."""
+        return -(-size * self.write_toll // 1_000_000_000)
+
+    def read_work(self, size: int) -> int:
+        """Nanoseconds that the processor loses to a copy back of ``size`` bytes."""
+        return -(-size * self.read_toll // 1_000_000_000)
+
 
 @dataclass(frozen=True)
 class TransferProblem:
     """A rematerialisation problem with tiers.
 
-    A transfer occupies its link, one direction of one tier, and not the processor; each link
-    serves in the order in which it is asked. The step takes its makespan.
+    A transfer occupies its link, one direction of one tier, and the processor only for the
+    tier's toll, which it pays as it asks; each link serves in the order in which it is asked. The
+    step takes its makespan.
 
     Attributes
     ----------

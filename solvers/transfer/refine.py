@@ -91,6 +91,6 @@ def stalls(placed: Placed) -> dict[int, int]:
     waits: dict[int, int] = {}
     actions, replay = placed
     for action, start, end in zip(actions, replay.starts, replay.ends, strict=True):
-        if end > start and action.kind != "run":
+        if end > start and action.kind.endswith("_done"):
             waits[action.index] = waits.get(action.index, 0) + end - start
     return waits

@@ -51,7 +51,7 @@ class Replay:
         Bytes in memory during each action: for ``run`` with outputs and workspace, for ``in``
         with the new copy, for ``out_done`` with the copy that it is about to free.
     starts, ends : tuple of int
-        When the processor meets each action and goes on: a run between them, or a wait.
+        When the processor meets each action and goes on: a run between them, a toll, or a wait.
     transfers : tuple of Transfer
         In the order in which they were asked for.
     stall : int

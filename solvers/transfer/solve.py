@@ -6,6 +6,8 @@ import time as clock
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
+import numpy as np
+
 from ..remat import warm_up
 from .bound import Choice, Turn, Weights, explore
 from .exact import exact, small
@@ -170,7 +172,7 @@ def _hidden(
     room = [share * turn.forward, share * turn.backward]
 
     def worth(s: int) -> tuple[float, int]:
-        links = int(turn.write[s] + turn.read[s])
+        links = int(turn.write[s] + turn.read[s] + turn.write_work[s] + turn.read_work[s])
         return -remat.time[remat.writer[s]] / max(1, links), remat.writer[s]
 
     for s in sorted(move, key=worth):
@@ -186,12 +188,10 @@ def _lines(incumbent: Incumbent, turn: Turn, choice: Choice | None, seed: int) -
     problem, floor = incumbent.problem, incumbent.problem.remat.floor
     if choice is None or not choice.move:
         return [Line(incumbent, {}, {}, incumbent.budget, seed)]
-    unit, weights = turn.unit, choice.weights
-    price = {}
-    for s in choice.move:
-        links = (unit - weights.before) * int(turn.write[s])
-        links += (unit - weights.after) * int(turn.read[s])
-        price[s] = max(1, links // unit, int(LEAST_PRICE * turn.read[s]))
+    links = turn.price(choice.weights) // turn.unit
+    tolls = turn.write_work + turn.read_work
+    least = np.maximum(LEAST_PRICE * turn.read, tolls).astype(np.int64)
+    price = {s: max(1, int(links[s]), int(least[s])) for s in choice.move}
     largest = max(problem.remat.size[s] for s in choice.move)
     margins = MARGINS if choice.bytes >= 0 else (0,)
     rooms = [incumbent.budget - margin * largest for margin in margins]

@@ -86,7 +86,8 @@ def _next(
                 end = times.out + tier.write_time(size[s])
                 ahead = _sorted(arrivals | {s: end})
                 new = state._replace(leaving=state.leaving | {s})
-                yield Action("out", s), new, times._replace(out=end, arrivals=ahead)
+                at = times._replace(out=end, arrivals=ahead)
+                yield Action("out", s), new, at.later(times.now + tier.write_work(size[s]))
         if s in state.leaving:
             end = arrivals.pop(s)
             new = state._replace(
@@ -101,11 +102,8 @@ def _next(
         if s in state.there and s not in state.coming and used + size[s] <= room:
             end = times.back + tier.read_time(size[s])
             new = state._replace(coming=state.coming | {s})
-            yield (
-                Action("in", s),
-                new,
-                times._replace(back=end, arrivals=_sorted(arrivals | {s: end})),
-            )
+            at = times._replace(back=end, arrivals=_sorted(arrivals | {s: end}))
+            yield Action("in", s), new, at.later(times.now + tier.read_work(size[s]))
         if s in state.coming:
             end = arrivals.pop(s)
             crossed = state.crossed | {s} if s in state.early else state.crossed - {s}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -83,6 +84,19 @@ def test_a_link_serves_in_order_and_directions_do_not_wait_for_each_other() -> N
     ]
     times = [(t.start, t.end) for t in check(problem, actions).transfers]
     assert times == [(2, 9), (9, 14), (9, 22), (22, 31)]
+
+
+def test_tolls_are_paid_as_transfers_are_asked_for() -> None:
+    """The processor is held up, the link is not; what it waits for is counted apart."""
+    tolls = replace(PROBLEM.tiers[0], write_toll=5 * 10**8, read_toll=10**9)
+    dear, plain = check(replace(PROBLEM, tiers=(tolls,)), MOVED), check(PROBLEM, MOVED)
+    (out, back), (first, _) = dear.transfers, plain.transfers
+    assert (out.start, out.end) == (first.start, first.end)
+    paid = [dear.ends[t.asked] - dear.starts[t.asked] for t in (out, back)]
+    assert paid == [4, 8]
+    runs = sum(PROBLEM.remat.time)
+    assert dear.makespan == runs + sum(paid) + dear.stall
+    assert dear.memory == plain.memory
 
 
 @pytest.mark.parametrize(

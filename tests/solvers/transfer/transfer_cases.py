@@ -35,6 +35,8 @@ def with_tiers(
             rng.randint(0, 1),
             rng.randint(0, 1),
             rng.choice([None, None, 4]),
+            rng.choice([0, 0, SECOND // 2, SECOND]),
+            rng.choice([0, 0, SECOND // 2, SECOND]),
         )
         for i in range(count)
     )
