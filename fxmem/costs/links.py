@@ -6,46 +6,52 @@ import contextlib
 import os
 import shutil
 import statistics
+import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from functools import cache as remember
-from functools import partial
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11 to 2.15
 
 from ..files.store import BadFile, read_json, write_json
-from ..runtime.transfer import copy_in, copy_out, tier_at, wait_in, wait_out
+from ..runtime.spill import ADDRESS, Buffer
+from ..runtime.transfer import Copy, DiskTier, Link, Stay, tier_at, wait_for
 from ..solvers.transfer import Tier
 from .table import cache_directory
 
-_SMALL, _LARGE = 1 << 16, 1 << 23
-_REPEATS = 5
+_SMALL, _LARGE = 1 << 16, 1 << 22
+_REPEATS, _SECONDS = 5, 0.1
+# Write and read: bandwidths, latencies, tolls of `Tier`.
+Figures = tuple[int, int, int, int, int, int]
 
 
 def measure_tier(directory: str, cache: bool = True) -> Tier:
-    """The tier in a directory: two sizes tell latency and bandwidth of each direction.
+    """The tier in a directory, measured once, beside a processor at work.
 
     Raises
     ------
     TransferError
         It cannot be written to.
     """
-    figures = _known(directory, cache)
-    return Tier(directory, *figures, capacity=shutil.disk_usage(directory).free)
+    *figures, write_toll, read_toll = _known(directory, cache)
+    free = shutil.disk_usage(directory).free
+    return Tier(directory, *figures, free, write_toll, read_toll)
 
 
 @remember
-def _known(directory: str, cache: bool) -> tuple[int, int, int, int]:
+def _known(directory: str, cache: bool) -> Figures:
     file = cache_directory() / "links.json"
     way = "direct" if tier_at(directory).file.direct else "cached"
     key = f"{os.path.realpath(directory)} on device {os.stat(directory).st_dev}, {way}"
     rows = _read(file) if cache else {}
     if _is_row(rows.get(key)):
-        write, read, write_latency, read_latency = rows[key]
-        return write, read, write_latency, read_latency
+        write, read, *rest = rows[key]
+        return (write, read, *rest)
     found = _measure(directory)
     if cache:
         with contextlib.suppress(OSError):
@@ -53,41 +59,102 @@ def _known(directory: str, cache: bool) -> tuple[int, int, int, int]:
     return found
 
 
-def _measure(directory: str) -> tuple[int, int, int, int]:
-    """Bytes a second out and back, and nanoseconds of latency out and back."""
+def _measure(directory: str) -> Figures:
+    """What a directory's file takes, beside a processor at work."""
     # The caller may be in the midst of a trace, whose fake mode would move nothing.
     with _disable_current_modes():
-        seconds = [_round_trip(directory, size) for size in (_SMALL, _LARGE)]
-    found = []
-    for small, large in zip(*seconds, strict=True):
-        bandwidth = (_LARGE - _SMALL) / max(large - small, 1e-9)
-        latency = max(0.0, small - _SMALL / bandwidth)
-        found.append((max(1, int(bandwidth)), int(1e9 * latency)))
-    (write, write_latency), (read, read_latency) = found
-    return write, read, write_latency, read_latency
+        found = [_direction(tier_at(directory), outward) for outward in (True, False)]
+    (write, write_latency, write_toll), (read, read_latency, read_toll) = found
+    return write, read, write_latency, read_latency, write_toll, read_toll
 
 
-def _round_trip(directory: str, size: int) -> tuple[float, float]:
-    """Median seconds out and back for ``size`` bytes."""
-    value = torch.ones(size, dtype=torch.uint8)
-    rows = []
-    for _ in range(_REPEATS + 1):
-        ticket, out = _timed(lambda: wait_out(copy_out(value, directory, "a trial"), value))
-        _, back = _timed(partial(_read_back, ticket, size))
-        rows.append((out, back))
-        del ticket
-    outs, backs = zip(*rows[1:], strict=True)  # the first makes the file
-    return statistics.median(outs), statistics.median(backs)
+def _direction(tier: DiskTier, outward: bool) -> tuple[int, int, int]:
+    """Bytes a second, nanoseconds of latency, and of the processor for each 10**9 bytes.
+
+    All the while the processor computes, as a step does: where a virtual machine's disk is served
+    by the same cores, or the system copies what is moved, each slows the other down.
+    """
+    with _Trial(tier, _SMALL, outward) as trial:
+        small = statistics.median(_timed(trial.move) for _ in range(_REPEATS + 1))
+    speeds, tolls = [], []
+    with _Trial(tier, _LARGE, outward) as trial:
+        trial.move()  # the first makes the file
+        for _ in range(_REPEATS):
+            alone, (beside, moved) = _compute(), _compute_beside(trial.move)
+            speeds.append(moved * _LARGE / _SECONDS)
+            tolls.append((1 - beside / alone) * _SECONDS / (moved * _LARGE))
+    bandwidth = statistics.median(speeds)
+    latency = max(0.0, small - _SMALL / bandwidth)
+    toll = max(0.0, statistics.median(tolls))
+    return max(1, int(bandwidth)), int(1e9 * latency), int(1e18 * toll)
 
 
-def _read_back(ticket: torch.Tensor, size: int) -> torch.Tensor:
-    return wait_in(ticket, copy_in(ticket, (size,), (1,), torch.uint8))
+class _Trial:
+    """A value that goes one way again and again, aligned as in an arena."""
+
+    def __init__(self, tier: DiskTier, size: int, outward: bool) -> None:
+        held = np.zeros(size + ADDRESS, np.uint8)
+        first = -held.ctypes.data % ADDRESS
+        self.value = torch.from_numpy(held[first : first + size])
+        self.stay = Stay(tier, "a trial", size, tier.take(size), Copy(None))
+        self.outward = outward
+
+    def __enter__(self) -> _Trial:
+        if not self.outward:
+            self._go(self.stay.tier.outward, self.stay.tier.file.write, "written to")
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.stay.tier.give_back(self.stay)
+
+    def move(self) -> None:
+        """Once there, or once back."""
+        tier = self.stay.tier
+        if self.outward:
+            self._go(tier.outward, tier.file.write, "written to")
+        else:
+            self._go(tier.inward, tier.file.read, "read back from")
+
+    def _go(self, link: Link, act: Callable[[memoryview, int, Buffer], None], what: str) -> None:
+        copy = Copy(self.value)
+        link.ask(copy, lambda memory, buffer: act(memory, self.stay.offset, buffer))
+        wait_for(self.stay, copy, what)
 
 
-def _timed(call: Callable[[], Any]) -> tuple[Any, float]:
+def _compute() -> int:
+    """Rounds of operators in `_SECONDS`."""
+    left, right = torch.ones(256, 256), torch.ones(1 << 18)
+    product, bent = torch.empty_like(left), torch.empty_like(right)
+    end, rounds = time.perf_counter() + _SECONDS, 0
+    while rounds == 0 or time.perf_counter() < end:
+        torch.mm(left, left, out=product)
+        torch.tanh(right, out=bent)
+        rounds += 1
+    return rounds
+
+
+def _compute_beside(move: Callable[[], None]) -> tuple[int, int]:
+    """The same while another thread does ``move`` again and again; and how often it did."""
+    over = threading.Event()
+
+    def repeat() -> int:
+        count = 0
+        while count == 0 or not over.is_set():
+            move()
+            count += 1
+        return count
+
+    with ThreadPoolExecutor(1) as pool:
+        moving = pool.submit(repeat)
+        rounds = _compute()
+        over.set()
+        return rounds, moving.result()
+
+
+def _timed(call: Callable[[], Any]) -> float:
     start = time.perf_counter()
-    result = call()
-    return result, time.perf_counter() - start
+    call()
+    return time.perf_counter() - start
 
 
 def _read(file: Path) -> dict[str, Any]:
@@ -99,4 +166,4 @@ def _read(file: Path) -> dict[str, Any]:
 
 
 def _is_row(row: Any) -> bool:
-    return isinstance(row, list) and len(row) == 4 and all(type(v) is int and v >= 0 for v in row)
+    return isinstance(row, list) and len(row) == 6 and all(type(v) is int and v >= 0 for v in row)

@@ -179,7 +179,7 @@ def wait_out(ticket: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
         It could not be written: the disk is full, or gone.
     """
     stay = _stays[int(ticket)]
-    _wait(stay, stay.out, "written to")
+    wait_for(stay, stay.out, "written to")
     return ticket
 
 
@@ -211,7 +211,7 @@ def wait_in(ticket: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     """
     stay = _stays[int(ticket)]
     assert stay.back is not None
-    _wait(stay, stay.back, "read back from")
+    wait_for(stay, stay.back, "read back from")
     return value
 
 
@@ -224,7 +224,14 @@ def held_bytes(directory: str) -> int:
     return tier_at(directory).held_bytes
 
 
-def _wait(stay: Stay, copy: Copy, what: str) -> None:
+def wait_for(stay: Stay, copy: Copy, what: str) -> None:
+    """Wait until ``copy`` is done; ``what`` it does, for messages.
+
+    Raises
+    ------
+    TransferError
+        It failed.
+    """
     copy.done.wait()
     if copy.error is not None:
         raise TransferError(
