@@ -150,7 +150,7 @@ def planned(**options: object) -> fxmem.Plan:
 
 def test_a_second_run_does_not_search(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = planned()
-    assert len(list(folder.iterdir())) == 1
+    assert 1 <= len(list(folder.iterdir())) <= 3  # tighter ones too, for an arena to fit
     forbid(monkeypatch)
     # Where blocks lie in the arena is searched anew, for a time: that may differ.
     packed = {"pool": first.pool, "peak_bytes": first.peak_bytes}
@@ -170,11 +170,12 @@ def test_without_cache_nothing_is_kept(folder: Path, monkeypatch: pytest.MonkeyP
 
 def test_a_foreign_file_is_replaced(folder: Path) -> None:
     first = planned()
-    (path,) = folder.iterdir()
-    path.write_text(json.dumps({"sequence": [0], "lower_bound": 0, "solver": "auto"}))
+    paths = list(folder.iterdir())
+    for path in paths:
+        path.write_text(json.dumps({"sequence": [0], "lower_bound": 0, "solver": "auto"}))
     again = planned()
     assert again.status == first.status and again.peak_bytes <= again.budget_bytes
-    assert json.loads(path.read_text())["sequence"] != [0]
+    assert any(json.loads(path.read_text())["sequence"] != [0] for path in paths)
 
 
 SCRIPT = """

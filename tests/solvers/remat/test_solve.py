@@ -73,7 +73,7 @@ def test_a_schedule_to_start_from(
 
 def test_what_is_no_schedule_is_no_start() -> None:
     problem = RematProblem.from_edges([1, 1, 1], [1, 1, 1], [(0, 1), (1, 2)])
-    with pytest.raises(ScheduleError, match="before"):
+    with pytest.raises(ScheduleError, match="has not written yet"):
         solve(problem, 2, start=[1, 0, 2])
     with pytest.raises(ScheduleError):
         solve(problem, 2, start=[0, 1])
