@@ -201,10 +201,21 @@ def _fixed_sizes(arguments: Sequence[Any]) -> Iterator[None]:
             setattr(tensor, name, mark)
 
 
-def _logging_methods() -> set[Any]:
+class _Functions(dict[Any, None]):
+    """To be looked into as a set would be, and with nothing in it for JSON.
+
+    Dynamo 2.11 writes its configuration to its metrics, sorted, and functions have no order.
+    """
+
+    def items(self) -> Any:
+        """None."""
+        return ()
+
+
+def _logging_methods() -> _Functions:
     """Methods of loggers, those that Transformers adds included, and what the user ignores."""
     added = {getattr(logging.Logger, name, None) for name in _LOGGING.split()} - {None}
-    return added | getattr(dynamo_config, _IGNORED_LOGGING)
+    return _Functions.fromkeys([*added, *getattr(dynamo_config, _IGNORED_LOGGING)])
 
 
 def _compile(model: torch.nn.Module, session: Session) -> Any:

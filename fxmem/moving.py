@@ -239,6 +239,7 @@ def _transfers(
             t.start / NANOSECONDS,
             t.end / NANOSECONDS,
             (replay.ends[t.done] - replay.starts[t.done]) / NANOSECONDS,
+            (replay.ends[t.asked] - replay.starts[t.asked]) / NANOSECONDS,
         )
         for t in replay.transfers
     ]

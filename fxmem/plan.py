@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from .measure import MeasuredStep
     from .picture import StepPicture
 
-PLAN_VERSION = 4
+PLAN_VERSION = 5
 
 #: What bytes are held for, in the order in which they are stacked in pictures.
 CATEGORIES = (
@@ -101,6 +101,8 @@ class Transfer:
         When its link works on it, in seconds from the start of the step; predicted.
     stall : float
         Seconds that the step waits for it.
+    toll : float
+        Seconds of the processor that it takes.
     """
 
     value: str
@@ -112,6 +114,7 @@ class Transfer:
     start: float
     end: float
     stall: float
+    toll: float = 0.0
 
     def hides_behind(self, plan: Plan) -> tuple[str, ...]:
         """The operators that run meanwhile."""

@@ -15,11 +15,13 @@ def summarise(plan: Plan) -> str:
     moved = [n for n, d in plan.decisions.items() if isinstance(d, Offload)]
     moved_bytes = sum(plan.value_bytes[n] for n in moved)
     stall = sum(t.stall for t in plan.transfers)
+    toll = sum(t.toll for t in plan.transfers)
     moved_line = []
     if plan.transfers:
         moved_line = [
             f"moved       {len(moved)} values, {format_bytes(moved_bytes)}, "
-            f"{len(plan.transfers)} transfers, {stall * 1e3:.1f} ms waited for"
+            f"{len(plan.transfers)} transfers, {stall * 1e3:.1f} ms waited for, "
+            f"{toll * 1e3:.1f} ms of the processor"
         ]
     limit = "none" if plan.budget_bytes is None else format_bytes(plan.budget_bytes)
     arena = "none"

@@ -93,7 +93,7 @@ def test_the_plan_tells_of_each_transfer(fitted, tmp_path) -> None:
     for t in plan.transfers:
         assert t.tier == str(tmp_path) and t.bytes == plan.value_bytes[t.value]
         assert 0 <= t.start < t.end <= plan.seconds + 1e-9 and t.asked <= t.done
-        assert t.hides_behind(plan) or t.stall > 0
+        assert t.hides_behind(plan) or t.stall + t.toll > 0
     assert f"moved       {len(moved)} values" in plan.summary()
     plan.save(tmp_path / "plan.json")
     assert Plan.load(tmp_path / "plan.json") == plan

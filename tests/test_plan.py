@@ -11,7 +11,7 @@ import pytest
 import fxmem
 from fxmem import Keep, Offload, Plan, PlanMismatch, Recompute
 from fxmem.arena_plan import ArenaPlan, Request
-from fxmem.plan import CATEGORIES, PLAN_VERSION, Moment
+from fxmem.plan import CATEGORIES, PLAN_VERSION, Moment, Transfer
 from tests.cases import make
 
 
@@ -253,3 +253,14 @@ def test_newer_version(tmp_path: Path) -> None:
 def test_missing_file_is_not_a_damaged_one(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         Plan.load(tmp_path / "nothing.json")
+
+
+def test_a_plan_of_an_older_version(tmp_path: Path) -> None:
+    """Transfers had no tolls up to version 4."""
+    path = tmp_path / "plan.json"
+    transfer = Transfer("v", "/disk", "out", 8, 0, 1, 0.0, 0.5, 0.1, 0.2)
+    small(transfers=(transfer,)).save(path)
+    row = json.loads(path.read_text())
+    row["transfers"] = [moved[:-1] for moved in row["transfers"]]
+    path.write_text(json.dumps({**row, "version": 4}))
+    assert Plan.load(path).transfers == (dataclasses.replace(transfer, toll=0.0),)

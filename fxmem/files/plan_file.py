@@ -172,8 +172,9 @@ def _is_moment(row: Any) -> bool:
 
 
 def _is_transfer(row: Any) -> bool:
-    ways, times = _one_of("out", "in"), (_seconds, _seconds, _seconds)
-    return _row_of(_text, _text, ways, _count, _count, _count, *times)(row)
+    known = (_text, _text, _one_of("out", "in"), _count, _count, _count)
+    counts = (3, 4)  # up to version 4 there were no tolls
+    return any(_row_of(*known, *count * [_seconds])(row) for count in counts)
 
 
 def _is_device(row: Any) -> bool:
