@@ -18,6 +18,7 @@ from .runtime.devices import stage_in
 # Kineto, read at its first recording: it would print two lines to stderr for each.
 os.environ.setdefault("KINETO_LOG_LEVEL", "6")
 
+_CPU = [ProfilerActivity.CPU]
 _MARK = "fxmem::call"
 
 
@@ -46,7 +47,7 @@ def record(call: Callable[[], Any]) -> Recording:
     """
     gc.collect()
     trim_all()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(activities=_CPU, profile_memory=True, acc_events=True) as recorded:
         call()
     events = _events(recorded)
     start = min((e.start_time_ns for e in events if _is_memory(e)), default=0)
@@ -57,7 +58,7 @@ def peak_of_calls(calls: Sequence[Callable[[], Any]], device: torch.device) -> l
     """Peak bytes of each call above those at its start; results are dropped at once."""
     if device.type == "cuda":
         return [_cuda_peak(call, device) for call in calls]
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(activities=_CPU, profile_memory=True, acc_events=True) as recorded:
         for call in calls:
             with record_function(_MARK):
                 call()
@@ -109,7 +110,7 @@ def device_peaks(call: Callable[[], Any], devices: int) -> tuple[int, ...]:
     """
     gc.collect()
     trim_all()
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as recorded:
+    with profile(activities=_CPU, profile_memory=True, acc_events=True) as recorded:
         call()
     happened: list[tuple[int, int, int, int]] = []
     for event in _events(recorded):

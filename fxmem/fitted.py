@@ -215,7 +215,7 @@ class _Functions(dict[Any, None]):
 def _logging_methods() -> _Functions:
     """Methods of loggers, those that Transformers adds included, and what the user ignores."""
     added = {getattr(logging.Logger, name, None) for name in _LOGGING.split()} - {None}
-    return _Functions.fromkeys([*added, *getattr(dynamo_config, _IGNORED_LOGGING)])
+    return _Functions(dict.fromkeys([*added, *getattr(dynamo_config, _IGNORED_LOGGING)]))
 
 
 def _compile(model: torch.nn.Module, session: Session) -> Any:

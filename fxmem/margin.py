@@ -19,6 +19,8 @@ log = logging.getLogger("fxmem")
 
 # Share of the budget that may be spared so that an arena fits it.
 _MOST_SPARED = 0.03
+# Bytes of a budget from which on fresh memory is worth a search.
+_LARGE = 32 << 20
 # Spared is a multiple of this part of the budget.
 _SPARED_STEPS = 400
 # Of a step's time, by fewer page faults: three to nine per cent were seen.
@@ -96,8 +98,10 @@ class Margin:
         step = max(1, plan.budget_bytes // _SPARED_STEPS)
         wanted = self.spare_bytes + -(-(over + over // 4) // step) * step
         within_reach = wanted <= _MOST_SPARED * plan.budget_bytes
-        # A search for transfers begins anew each time: only where it ended soon.
-        within_reach &= not plan.transfers or plan.gap <= CLOSE
+        # A small step gains little by it, and a search for transfers begins anew each time: there
+        # only where the search ends soon.
+        large = plan.budget_bytes >= _LARGE and not plan.transfers
+        within_reach &= large or plan.gap <= CLOSE
         if self.spares == 0 or not within_reach or plan.overhead == 0:
             log.info("the arena takes %d bytes more than the budget: it is not used", over)
             return False

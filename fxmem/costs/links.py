@@ -38,9 +38,9 @@ def measure_tier(directory: str, cache: bool = True) -> Tier:
     TransferError
         It cannot be written to.
     """
-    *figures, write_toll, read_toll = _known(directory, cache)
+    write, read, write_latency, read_latency, write_toll, read_toll = _known(directory, cache)
     free = shutil.disk_usage(directory).free
-    return Tier(directory, *figures, free, write_toll, read_toll)
+    return Tier(directory, write, read, write_latency, read_latency, free, write_toll, read_toll)
 
 
 @remember

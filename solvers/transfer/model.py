@@ -247,15 +247,15 @@ class Model:
                         model.add(end[t + 1] >= end[t]).only_enforce_if(~asked)
                         model.add(now[t + 1] >= end[t]).only_enforce_if(waited)
 
-    def _spent(self, t: int) -> cp_model.LinearExprT:
+    def _spent(self, t: int) -> cp_model.LinearExpr | int:
         """Time of the processor in a slot, but for waiting."""
         remat, tiers = self.problem.remat, self.problem.tiers
-        spent = sum(remat.time[v] * self.run[t][v] for v in range(remat.count))
+        spent = [remat.time[v] * self.run[t][v] for v in range(remat.count)]
         for pair in self.pairs:
             tier, size = tiers[pair[1]], remat.size[pair[0]]
-            spent += tier.write_work(size) * self.move["out"][t][pair]
-            spent += tier.read_work(size) * self.move["in"][t][pair]
-        return spent
+            spent.append(tier.write_work(size) * self.move["out"][t][pair])
+            spent.append(tier.read_work(size) * self.move["in"][t][pair])
+        return sum(spent)
 
     def read(self, solver: cp_model.CpSolver) -> tuple[Action, ...]:
         """The actions of a solution."""
