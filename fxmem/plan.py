@@ -254,16 +254,10 @@ class Plan:
         from .files.plan_file import from_row
 
         try:
-            row = read_json(Path(path))
-            version = row.get("version") if isinstance(row, dict) else None
-            if isinstance(version, int) and version > PLAN_VERSION:
-                raise PlanMismatch(
-                    f"{path} was written by a newer fxmem (plan version {version}, this "
-                    f"one reads {PLAN_VERSION}). Make the plan anew."
-                )
-            return from_row(row)
+            return from_row(read_json(Path(path)))
         except (ValueError, RecursionError) as error:
-            raise PlanMismatch(f"{path} is no plan ({error}). Make the plan anew.") from error
+            told = f"{path} is no plan for this fxmem ({error}). Make the plan anew."
+            raise PlanMismatch(told) from error
 
     def render(self, path: str | Path, level: str | None = None) -> None:
         """Draw the graph as SVG, PNG, PDF or graphviz's own ``.dot``.

@@ -6,6 +6,7 @@ import copy
 import errno
 import gc
 import os
+from pathlib import Path
 
 import pytest
 import torch
@@ -49,11 +50,17 @@ def least() -> int:
     return caught.value.minimum_bytes
 
 
+@pytest.fixture(scope="module")
+def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One tier for all: measured once, and the schedule found once."""
+    return tmp_path_factory.mktemp("disk")
+
+
 @pytest.fixture
-def fitted(least: int, tmp_path) -> fxmem.FittedModule:
+def fitted(least: int, disk: Path) -> fxmem.FittedModule:
     """Within what recomputation cannot reach."""
     budget = least - 300_000
-    return fxmem.optimize(made(), budget, (X,), offload=tmp_path, time_limit=1)
+    return fxmem.optimize(made(), budget, (X,), offload=disk, time_limit=10)
 
 
 def gradients(module: nn.Module, seed: int = 1, calls: int = 1) -> list[Tensor]:
@@ -75,23 +82,23 @@ def free_of_budget() -> fxmem.FittedModule:
     return fxmem.optimize(made(), None, (X,))
 
 
-def test_fits_below_recomputation_with_the_same_numbers(fitted, tmp_path) -> None:
+def test_fits_below_recomputation_with_the_same_numbers(fitted, disk) -> None:
     plan = fitted.plan
     assert plan.transfers and plan.peak_bytes <= plan.budget_bytes
     for seed in (1, 2):
         assert same(gradients(fitted, seed), gradients(free_of_budget(), seed))
     assert fxmem.measure(fitted, X).peak_bytes == plan.peak_bytes
     gc.collect()
-    assert held_bytes(str(tmp_path)) == 0
-    assert list(tmp_path.iterdir()) == []
+    assert held_bytes(str(disk)) == 0
+    assert list(disk.iterdir()) == []
 
 
-def test_the_plan_tells_of_each_transfer(fitted, tmp_path) -> None:
+def test_the_plan_tells_of_each_transfer(fitted, disk, tmp_path) -> None:
     plan = fitted.plan
     moved = {n for n, d in plan.decisions.items() if isinstance(d, fxmem.Offload)}
     assert moved == {t.value for t in plan.transfers}
     for t in plan.transfers:
-        assert t.tier == str(tmp_path) and t.bytes == plan.value_bytes[t.value]
+        assert t.tier == str(disk) and t.bytes == plan.value_bytes[t.value]
         assert 0 <= t.start < t.end <= plan.seconds + 1e-9 and t.asked <= t.done
         assert t.hides_behind(plan) or t.stall + t.toll > 0
     assert f"moved       {len(moved)} values" in plan.summary()
@@ -99,20 +106,20 @@ def test_the_plan_tells_of_each_transfer(fitted, tmp_path) -> None:
     assert Plan.load(tmp_path / "plan.json") == plan
 
 
-def test_without_the_arena(least, tmp_path) -> None:
+def test_without_the_arena(least, disk) -> None:
     budget = least - 300_000
-    fitted = fxmem.optimize(made(), budget, (X,), offload=tmp_path, time_limit=1, pool=False)
+    fitted = fxmem.optimize(made(), budget, (X,), offload=disk, time_limit=10, pool=False)
     assert same(gradients(fitted), gradients(free_of_budget()))
     assert fxmem.measure(fitted, X).peak_bytes == fitted.plan.peak_bytes <= budget
 
 
-def test_two_forwards_before_a_backward_and_a_dropped_graph(fitted, tmp_path) -> None:
+def test_two_forwards_before_a_backward_and_a_dropped_graph(fitted, disk) -> None:
     assert same(gradients(fitted, calls=2), gradients(free_of_budget(), calls=2))
     loss = fitted(X)
-    assert held_bytes(str(tmp_path)) > 0
+    assert held_bytes(str(disk)) > 0
     del loss
     gc.collect()
-    assert held_bytes(str(tmp_path)) == 0
+    assert held_bytes(str(disk)) == 0
 
 
 def test_a_graph_kept_for_a_second_backward(fitted) -> None:
@@ -123,7 +130,7 @@ def test_a_graph_kept_for_a_second_backward(fitted) -> None:
     assert same([p.grad for p in fitted.parameters()], [2 * g for g in first])
 
 
-def test_a_full_disk_at_every_write(fitted, tmp_path, monkeypatch) -> None:
+def test_a_full_disk_at_every_write(fitted, disk, monkeypatch) -> None:
     wanted = gradients(fitted)
     writes = sum(t.direction == "out" for t in fitted.plan.transfers)
     for n in range(writes):
@@ -142,7 +149,7 @@ def test_a_full_disk_at_every_write(fitted, tmp_path, monkeypatch) -> None:
         for p in fitted.parameters():
             p.grad = None
         gc.collect()
-        assert held_bytes(str(tmp_path)) == 0
+        assert held_bytes(str(disk)) == 0
         assert same(gradients(fitted), wanted)
 
 
@@ -162,12 +169,12 @@ def test_a_read_that_fails_in_backward(fitted, monkeypatch) -> None:
     assert same(gradients(fitted), wanted)
 
 
-def test_a_budget_that_nothing_meets(least, tmp_path) -> None:
+def test_a_budget_that_nothing_meets(least, disk) -> None:
     with pytest.raises(fxmem.InfeasibleBudget) as caught:
-        fxmem.optimize(made(), 1, (X,), offload=tmp_path, time_limit=1)
+        fxmem.optimize(made(), 1, (X,), offload=disk, time_limit=10)
     minimum = caught.value.minimum_bytes
     assert minimum < least
-    fitted = fxmem.optimize(made(), minimum, (X,), offload=tmp_path, time_limit=1)
+    fitted = fxmem.optimize(made(), minimum, (X,), offload=disk, time_limit=10)
     assert fitted.plan.peak_bytes <= minimum
 
 

@@ -1,4 +1,4 @@
-"""Bandwidth and latency of a tier, measured once and kept on disk."""
+"""Bandwidth, latency and toll of a tier, measured once and kept on disk."""
 
 from __future__ import annotations
 
@@ -80,9 +80,9 @@ def _direction(tier: DiskTier, outward: bool) -> tuple[int, int, int]:
     with _Trial(tier, _LARGE, outward) as trial:
         trial.move()  # the first makes the file
         for _ in range(_REPEATS):
-            alone, (beside, moved) = _compute(), _compute_beside(trial.move)
-            speeds.append(moved * _LARGE / _SECONDS)
-            tolls.append((1 - beside / alone) * _SECONDS / (moved * _LARGE))
+            alone, (beside, seconds) = _compute(), _compute_beside(trial.move)
+            speeds.append(_LARGE / seconds)
+            tolls.append((1 - beside / alone) * seconds / _LARGE)
     bandwidth = statistics.median(speeds)
     latency = max(0.0, small - _SMALL / bandwidth)
     toll = max(0.0, statistics.median(tolls))
@@ -133,16 +133,16 @@ def _compute() -> int:
     return rounds
 
 
-def _compute_beside(move: Callable[[], None]) -> tuple[int, int]:
-    """The same while another thread does ``move`` again and again; and how often it did."""
+def _compute_beside(move: Callable[[], None]) -> tuple[int, float]:
+    """The same while another thread does ``move`` again and again; and the seconds of each."""
     over = threading.Event()
 
-    def repeat() -> int:
-        count = 0
+    def repeat() -> float:
+        began, count = time.perf_counter(), 0
         while count == 0 or not over.is_set():
             move()
             count += 1
-        return count
+        return (time.perf_counter() - began) / count
 
     with ThreadPoolExecutor(1) as pool:
         moving = pool.submit(repeat)

@@ -10,6 +10,7 @@ from ..arena_plan import ArenaPlan
 from ..picture import PHASES, StepPicture
 from ..plan import (
     CATEGORIES,
+    PLAN_VERSION,
     Decision,
     DeviceShare,
     Keep,
@@ -44,8 +45,11 @@ def from_row(row: Any) -> Plan:
     Raises
     ------
     ValueError
-        A field is missing, unknown, or of another kind.
+        A field is missing, unknown, or of another kind; or the version is newer.
     """
+    version = row.get("version") if isinstance(row, dict) else None
+    if isinstance(version, int) and version > PLAN_VERSION:
+        raise ValueError(f"of a newer fxmem: version {version}, this one reads {PLAN_VERSION}")
     if isinstance(row, dict) and row.get("version") == 1:
         row = {"picture": None, **row}  # plans had none
     if isinstance(row, dict) and row.get("version") in (1, 2):

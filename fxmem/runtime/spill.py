@@ -12,6 +12,7 @@ import contextlib
 import mmap
 import os
 import tempfile
+from collections.abc import Callable, Iterator
 from typing import IO
 
 import numpy as np
@@ -61,50 +62,55 @@ class SpillFile:
 
     def write(self, memory: memoryview, offset: int, buffer: Buffer) -> None:
         """Write ``memory``, of which the last block may be padded, at ``offset``."""
-        done = self._aligned(memory) if self.direct else len(memory)
-        self._write(memory[:done], offset)
-        source = np.frombuffer(memory, np.uint8)
-        while done < len(memory):
-            part = source[done : done + _CHUNK]
+        whole = self._unbuffered(memory)
+        self._all(_put, memory[:whole], offset)
+        for at, part in _parts(memory, whole):
             np.copyto(buffer.array[: len(part)], part)
-            self._write(buffer.memory[: _blocks(len(part))], offset + done)
-            done += len(part)
+            self._all(_put, buffer.memory[: _blocks(len(part))], offset + at)
 
     def read(self, memory: memoryview, offset: int, buffer: Buffer) -> None:
         """Fill ``memory`` with what was written at ``offset``."""
-        done = self._aligned(memory) if self.direct else len(memory)
-        self._read(memory[:done], offset)
-        target = np.frombuffer(memory, np.uint8)
-        while done < len(memory):
-            part = target[done : done + _CHUNK]
-            self._read(buffer.memory[: _blocks(len(part))], offset + done)
+        whole = self._unbuffered(memory)
+        self._all(_get, memory[:whole], offset)
+        for at, part in _parts(memory, whole):
+            self._all(_get, buffer.memory[: _blocks(len(part))], offset + at)
             np.copyto(part, buffer.array[: len(part)])
-            done += len(part)
 
-    def _aligned(self, memory: memoryview) -> int:
+    def _unbuffered(self, memory: memoryview) -> int:
         """Bytes from its start that need no buffer."""
+        if not self.direct:
+            return len(memory)
         if len(memory) < BLOCK or np.frombuffer(memory, np.uint8).ctypes.data % ADDRESS:
             return 0
         return len(memory) // BLOCK * BLOCK
 
-    def _write(self, memory: memoryview, offset: int) -> None:
+    def _all(
+        self, move: Callable[[int, memoryview, int], int], memory: memoryview, offset: int
+    ) -> None:
+        """Go on until all is moved: the system may do it in parts."""
         done = 0
         while done < len(memory):
-            done += self._whole(pwrite(self.file.fileno(), memory[done:], offset + done), memory)
+            moved = move(self.file.fileno(), memory[done:], offset + done)
+            if self.direct:
+                moved -= moved % BLOCK  # it can only go on from there
+            if moved <= 0:
+                raise OSError(f"the file ends too soon for {len(memory)} bytes")
+            done += moved
 
-    def _read(self, memory: memoryview, offset: int) -> None:
-        done = 0
-        while done < len(memory):
-            count = preadv(self.file.fileno(), [memory[done:]], offset + done)
-            done += self._whole(count, memory)
 
-    def _whole(self, moved: int, memory: memoryview) -> int:
-        """Of what the system moved in one part, that after which it can go on."""
-        if self.direct:
-            moved -= moved % BLOCK
-        if moved <= 0:
-            raise OSError(f"the file ends too soon for {len(memory)} bytes")
-        return moved
+def _put(file: int, memory: memoryview, offset: int) -> int:
+    return pwrite(file, memory, offset)
+
+
+def _get(file: int, memory: memoryview, offset: int) -> int:
+    return preadv(file, [memory], offset)
+
+
+def _parts(memory: memoryview, first: int) -> Iterator[tuple[int, np.ndarray]]:
+    """What goes through a buffer: bytes from ``first`` on, and where they lie."""
+    held = np.frombuffer(memory, np.uint8)
+    for at in range(first, len(held), _CHUNK):
+        yield at, held[at : at + _CHUNK]
 
 
 def _blocks(size: int) -> int:

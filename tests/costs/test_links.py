@@ -67,6 +67,19 @@ def test_a_link_that_takes_the_processor_has_a_toll(
     assert tier.write_toll > 50_000_000
 
 
+def test_a_link_slower_than_the_measurement(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One copy outlasts it: its own time counts."""
+
+    def write(file: int, memory: memoryview, offset: int) -> int:
+        time.sleep(0.05)
+        return os.pwrite(file, memory, offset)
+
+    monkeypatch.setattr(spill, "pwrite", write)
+    assert measure_tier(str(tmp_path), cache=False).write_bandwidth < links._LARGE / 0.05
+
+
 def test_in_the_midst_of_a_trace(tmp_path: Path) -> None:
     with FakeTensorMode():
         assert measure_tier(str(tmp_path), cache=False).write_bandwidth > 1
