@@ -80,10 +80,11 @@ class Margin:
         optimal = plan.status == "optimal" and plan.seconds <= bound
         return replace(plan, lower_bound_seconds=bound, status="optimal" if optimal else "feasible")
 
-    def spare_more(self, over: int, plan: Plan) -> bool:
-        """Is it worth planning anew with a little less, so that an arena fits the budget?
+    def wants_another(self, over: int, plan: Plan) -> bool:
+        """Is it worth planning anew: with a little less, so that an arena fits, or without hope?
 
-        The arena saves page faults, more than a plan costs that is a little tighter.
+        The arena saves page faults, more than a plan costs that is a little tighter. Where none
+        fits after all, nothing is spared.
 
         Parameters
         ----------
@@ -104,7 +105,11 @@ class Margin:
         within_reach &= large or plan.gap <= CLOSE
         if self.spares == 0 or not within_reach or plan.overhead == 0:
             log.info("the arena takes %d bytes more than the budget: it is not used", over)
-            return False
+            whole = self.whole.get(plan.graph_hash, plan)
+            if plan.seconds <= (1 + CLOSE) * whole.seconds:
+                return False
+            self.spare_bytes = self.spares = 0
+            return True
         self.spare_bytes, self.spares = wanted, self.spares - 1
         self.whole.setdefault(plan.graph_hash, plan)
         return True

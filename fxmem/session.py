@@ -234,7 +234,7 @@ class Session:
         if native is None:
             return
         over = place_step(step, forward, args, recorded, native)
-        if over and self.margin.spare_more(over, step.plan):
+        if over and self.margin.wants_another(over, step.plan):
             self._give_up(step)
 
     def _give_up(self, step: PlannedStep) -> NoReturn:

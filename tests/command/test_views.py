@@ -154,7 +154,7 @@ def test_plans_that_were_saved_by_others_are_refused(workplace):
 
 def test_values_are_moved_to_a_directory(workplace):
     (workplace / "disk").mkdir()
-    limits = ("--time-limit", "1")
+    limits = ("--time-limit", "5")
     least = run("plan", LAYERS, "-b", "1KiB", *limits).stderr
     budget = int(re.search(r"least feasible found is .*\((\d+) bytes\)", least)[1]) - 200_000
     moving = ("-b", str(budget), "--offload", "disk", *limits)

@@ -46,7 +46,7 @@ def test_without_budgets_nothing_is_recomputed_and_the_bound_is_met() -> None:
 
 @pytest.mark.parametrize("budgets", [(490_000, 490_000), (400_000, 800_000)])
 def test_joint_plan_fits_where_the_balanced_cut_does_not(budgets: tuple[int, int]) -> None:
-    balanced = plan_case(uneven(), [None, None]).cuts
+    balanced = plan_case(uneven(), [None, None], time_limit=20.0).cuts
     with pytest.raises(fxmem.InfeasibleBudget):
         plan_case(uneven(), budgets, cuts=balanced)
     joint = plan_case(uneven(), budgets)
