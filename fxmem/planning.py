@@ -60,8 +60,9 @@ class Options:
     plain_peak_bytes : int
         Largest plain peak of this module's earlier steps. A share is of that, or of this step's
         if it is larger: else a small last batch would have to fit a share of its own.
-    turn_bytes : int
-        Of the budget, not to be had between forward and backward: so many fewer are kept.
+    kept_bytes : int, optional
+        Within the budget, at most so many bytes are kept by the forward for the backward part,
+        beside the results of the forward part.
     cache : bool
         Keep schedules on disk, and look there first.
     progress : callable, optional
@@ -80,7 +81,7 @@ class Options:
     reserve_bytes: int = 0
     spare_bytes: int = 0
     plain_peak_bytes: int = 0
-    turn_bytes: int = 0
+    kept_bytes: int | None = None
     cache: bool = True
     progress: Callable[[str, Mapping[str, Any]], None] | None = None
 
@@ -137,10 +138,10 @@ def plan_step(
     options.tell("costs", operators=len(trace.operators))
     costs = with_replays(options.costs(list(trace.operators)))
     lowered = lower(trace, costs, resident_bytes, options.reuse)
-    if options.turn_bytes:
-        lowered = _with_turn(lowered, options.turn_bytes)
     baseline = max(replay(lowered.problem, range(lowered.problem.count)))
     budget = options.budget.resolve(max(baseline, options.plain_peak_bytes))
+    if options.kept_bytes is not None and budget is not None:
+        lowered = _with_less_kept(lowered, budget, options.kept_bytes)
     moved = None
     if options.offload is not None and budget is not None:
         moved = find_moves(lowered, trace, budget, options)
@@ -161,12 +162,16 @@ def plan_step(
     )
 
 
-def _with_turn(lowered: Lowered, size: int) -> Lowered:
-    """The problem with so many bytes more in use between forward and backward."""
+def _with_less_kept(lowered: Lowered, budget: int, most: int) -> Lowered:
+    """The problem with so much in use between forward and backward that no more can be kept."""
     problem = lowered.problem
-    assert problem.turn is not None
+    turn = problem.turn
+    assert turn is not None
+    results = {*problem.reads[turn], *problem.writes[turn]}
+    others = problem.resident_bytes + problem.workspace[turn]
+    others += sum(problem.size[s] for s in results)
     workspace = list(problem.workspace)
-    workspace[problem.turn] += size
+    workspace[turn] += max(0, budget - others - most)
     return replace(lowered, problem=replace(problem, workspace=tuple(workspace)))
 
 

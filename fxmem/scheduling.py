@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from .errors import InfeasibleBudget
 from .files.plan_cache import PlanCache
@@ -14,12 +14,17 @@ from .solvers.remat import RematProblem, RematSolution, check, replay, solve
 if TYPE_CHECKING:
     from .planning import Options
 
+T = TypeVar("T")
+
 # The schedule of least peak that any search has found, by problem. A budget that an error
 # named as the least feasible must be met when it is asked for, whatever the next search finds.
 _LEAST: dict[RematProblem, tuple[int, ...]] = {}
 # The schedule that was found last: a budget that is smaller by a few bytes is sought from there.
 _LAST: dict[RematProblem, tuple[int, ...]] = {}
-_MOST_REMEMBERED = 32
+# The last ones of all problems that differ in nothing but what is in use at the turn. Whatever the
+# search finds for one of them may do for another.
+_KIN: dict[RematProblem, tuple[tuple[int, ...], ...]] = {}
+_MOST_REMEMBERED, _MOST_KIN = 32, 16
 # Of the time limit, for that.
 _NEARBY_SHARE = 0.2
 # A plan this close to its bound is not worth more seconds: timings vary by more.
@@ -43,8 +48,10 @@ def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> Rem
     solution = _search(problem, limit, options)
     if limit is None or solution.status in ("optimal", "feasible"):
         _remember(_LAST, problem, solution.sequence)
+        _remember_kin(problem, solution.sequence)
         return solution
-    least = _least(problem, solution)
+    least = _least(problem, _of_kin(problem, solution, limit))
+    _remember_kin(problem, least.sequence)
     if least.sequence and least.peak <= limit:
         return replace(least, status="feasible")
     assert budget is not None
@@ -99,12 +106,38 @@ def _least(problem: RematProblem, found: RematSolution) -> RematSolution:
     return found
 
 
-def _remember(
-    known: dict[RematProblem, tuple[int, ...]], problem: RematProblem, sequence: tuple[int, ...]
-) -> None:
-    while len(known) >= _MOST_REMEMBERED:
+def _of_kin(problem: RematProblem, found: RematSolution, limit: int) -> RematSolution:
+    """The fastest of its kin's schedules that fits, else the least of all and of ``found``."""
+    best = found
+    for sequence in _KIN.get(_without_turn(problem), ()):
+        total, peak = check(problem, sequence)
+        fits = peak <= limit
+        if not best.sequence or (
+            total < best.total_time if fits and best.peak <= limit else peak < best.peak
+        ):
+            best = replace(found, sequence=sequence, total_time=total, peak=peak)
+    return best
+
+
+def _remember_kin(problem: RematProblem, sequence: tuple[int, ...]) -> None:
+    kin = _without_turn(problem)
+    others = tuple(known for known in _KIN.get(kin, ()) if known != sequence)
+    _remember(_KIN, kin, (*others, sequence)[-_MOST_KIN:])
+
+
+def _without_turn(problem: RematProblem) -> RematProblem:
+    """The same of every problem that differs in nothing but what is in use at the turn."""
+    if problem.turn is None:
+        return problem
+    workspace = list(problem.workspace)
+    workspace[problem.turn] = 0
+    return replace(problem, workspace=tuple(workspace))
+
+
+def _remember(known: dict[RematProblem, T], problem: RematProblem, what: T) -> None:
+    while len(known) >= _MOST_REMEMBERED and problem not in known:
         del known[next(iter(known))]
-    known[problem] = sequence
+    known[problem] = what
 
 
 def blockers(lowered: Lowered, solution: RematSolution) -> tuple[tuple[str, int], ...]:

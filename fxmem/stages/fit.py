@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from ..budget import Budget
@@ -18,9 +18,13 @@ from .times import Seconds, stage_seconds
 
 #: Shares tried of what a microbatch keeps where nothing is recomputed: many are in flight, so
 #: that keeping less of each may leave more for the one that runs.
-SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1)
-# Where none of them does, one microbatch is made as small as can be, by halving.
-_HALVINGS = 6
+SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1, 0.03, 0.0)
+# For each of them.
+_TRIES = 4
+# What was found for a rank, by what it does: a budget that an error named as the least feasible
+# must be met when it is asked for, whatever the next search finds.
+_FOUND: dict[Hashable, list[RankPlan]] = {}
+_MOST_REMEMBERED = 32
 
 
 @dataclass(frozen=True)
@@ -124,45 +128,55 @@ class RankFitter:
 
         one = max(plan.peak_bytes for plan in free.plans.values())
         beside = free.peak_bytes - one - others(1.0)  # residents, and values on their way
-        found = [free]
+        found = [free, *_FOUND.get(self._key(free), ())]
         for share in SHARES:
             most = {s: round(share * size) for s, size in kept.items()}
-            room = limit - beside - others(share)
-            for _ in range(2):  # how much is beside is known better after a plan
-                if room <= max(most.values()):
-                    break
-                try:
-                    plan = self._plan({s: (room, most[s]) for s in most})[0]
-                except InfeasibleBudget:
-                    break
-                found.append(replace(plan, limit=limit, free_peak_bytes=free.peak_bytes))
-                if not found[-1].short:
-                    break
-                room -= found[-1].short
+            found += self._narrow(most, limit - beside - others(share), limit)
+        found = [replace(p, limit=limit, free_peak_bytes=free.peak_bytes) for p in found]
+        self._remember(free, found)
         within = [plan for plan in found if not plan.short]
-        if not within:
-            found += [replace(p, limit=limit) for p in self._smaller(free, limit)]
-            within = [plan for plan in found if not plan.short]
         if within:
             return min(within, key=lambda plan: plan.total_seconds)
         return min(found, key=lambda plan: plan.peak_bytes)
 
-    def _smaller(self, free: RankPlan, limit: int) -> Iterator[RankPlan]:
-        """Plans of smaller and smaller microbatches, as far as the limit, whatever they keep."""
-        low, high = 0.0, 1.0
-        for _ in range(_HALVINGS):
-            share = (low + high) / 2
-            most = {s: round(share * plan.peak_bytes) for s, plan in free.plans.items()}
+    def _remember(self, free: RankPlan, found: Sequence[RankPlan]) -> None:
+        """Keep those that no other beats in both bytes and seconds."""
+        best: list[RankPlan] = []
+        for plan in sorted(found, key=lambda p: (p.peak_bytes, p.total_seconds)):
+            if not best or plan.total_seconds < best[-1].total_seconds:
+                best.append(plan)
+        while len(_FOUND) >= _MOST_REMEMBERED:
+            del _FOUND[next(iter(_FOUND))]
+        _FOUND[self._key(free)] = best
+
+    def _key(self, free: RankPlan) -> Hashable:
+        """The same for ranks that do the same, at the same cost."""
+        stages = [
+            (s, p.graph_hash, p.sequence, tuple(free.seconds[s].items()))
+            for s, p in free.plans.items()
+        ]
+        return tuple(stages), tuple(self.order), self.static, free.peak_bytes
+
+    def _narrow(self, most: Mapping[int, int], room: int, limit: int) -> Iterator[RankPlan]:
+        """Plans of microbatches that keep at most so much, until one fits or none takes less.
+
+        How much is held beside the one that runs, so how much ``room`` it has, is known better
+        after a plan; where it cannot do with that, it takes what it must.
+        """
+        least = max(most.values()) + 1
+        for _ in range(_TRIES):
+            room = max(room, least)
             try:
-                plan = self._plan({s: (size, size) for s, size in most.items()})[0]
-            except InfeasibleBudget:
-                low = share
+                plan = self._plan({s: (room, kept) for s, kept in most.items()})[0]
+            except InfeasibleBudget as error:
+                if (error.minimum_bytes or 0) <= room:
+                    return
+                least = room = error.minimum_bytes or 0
                 continue
-            yield replace(plan, free_peak_bytes=free.peak_bytes)
-            if plan.peak_bytes > limit:
-                high = share
-            else:
-                low = share
+            yield plan
+            if plan.peak_bytes <= limit or room == least:
+                return
+            room -= plan.peak_bytes - limit
 
     def _plan(
         self, limits: Mapping[int, tuple[int, int]]
@@ -174,8 +188,7 @@ class RankFitter:
             options = self.options
             if s in limits:
                 most, kept = limits[s]
-                turn = max(0, most - kept)
-                options = replace(options, budget=Budget.parse(most), turn_bytes=turn)
+                options = replace(options, budget=Budget.parse(most), kept_bytes=kept)
             step = plan_step(stage.joint, stage.forward_outputs, 0, options)
             plans[s] = step.plan
             operators = trace_joint(stage.joint, stage.forward_outputs).operators

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 
@@ -17,6 +19,7 @@ from fxmem.stages.names import Names
 from fxmem.stages.trace import capture
 from fxmem.trace import trace_joint
 from tests.pipelines import tiny_gpt, tiny_unet
+from tests.stage_cases import costs as given_costs
 
 ORDERS = {
     "gpipe": "F0 F1 F2 B2 B1 B0",
@@ -59,3 +62,22 @@ def test_one_rank_to_the_byte(make, share: float | None) -> None:
         measured = record(step).peak
         predicted = rank_peak(order, {0: parts}, {})
         assert measured <= predicted <= 1.001 * measured
+
+
+@pytest.mark.parametrize("share", [0.6, 0.3, 0.1])
+@pytest.mark.parametrize("make", [tiny_gpt, tiny_unet])
+def test_no_more_is_kept_than_was_allowed(make, share: float) -> None:
+    model, x, target, loss_fn = make()
+    stage = cut(capture(model, (x[:4].clone(), target[:4].clone()), loss_fn), ())[0]
+    options = Options(Budget.parse(None), given_costs, time_limit=2, pool=False)
+
+    def kept(options: Options) -> tuple[int, int]:
+        step = plan_step(stage.joint, stage.forward_outputs, 0, options)
+        costs = given_costs(list(trace_joint(stage.joint, stage.forward_outputs).operators))
+        return StageParts(stage, step.graphs, costs, splits=False).kept, step.plan.peak_bytes
+
+    free, peak = kept(options)
+    most = int(share * free)
+    # The budget is that of the whole step: it does not bind, and still less is kept.
+    less, its_peak = kept(replace(options, budget=Budget.parse(peak), kept_bytes=most))
+    assert less <= most < free and its_peak <= peak

@@ -44,14 +44,31 @@ def test_without_budgets_nothing_is_recomputed_and_the_bound_is_met() -> None:
         assert moved.step_seconds > free.step_seconds
 
 
-@pytest.mark.parametrize("budgets", [(490_000, 490_000), (400_000, 800_000)])
-def test_joint_plan_fits_where_the_balanced_cut_does_not(budgets: tuple[int, int]) -> None:
-    balanced = plan_case(uneven(), [None, None], time_limit=20.0).cuts
-    with pytest.raises(fxmem.InfeasibleBudget):
+def test_joint_plan_fits_where_the_balanced_cut_does_not() -> None:
+    balanced, budgets = plan_case(uneven(), [None, None]).cuts, (380_000, 800_000)
+    with pytest.raises(fxmem.InfeasibleBudget, match="rank 0"):
         plan_case(uneven(), budgets, cuts=balanced)
     joint = plan_case(uneven(), budgets)
     assert joint.cuts < balanced and joint.lower_bound_seconds < joint.step_seconds
     assert all(p <= b for p, b in zip(joint.peak_bytes, budgets, strict=True))
+
+
+def test_joint_plan_is_faster_where_the_balanced_cut_fits() -> None:
+    balanced = plan_case(uneven(), [None, None]).cuts
+    slower, joint = (plan_case(uneven(), [490_000] * 2, cuts=cuts) for cuts in (balanced, None))
+    assert max(*slower.peak_bytes, *joint.peak_bytes) <= 490_000
+    assert joint.cuts < balanced and joint.step_seconds < 0.95 * slower.step_seconds
+
+
+@pytest.mark.parametrize("time_limit", [1.0, 8.0])
+def test_the_least_budget_named_is_enough_however_long_the_search(time_limit: float) -> None:
+    balanced = plan_case(uneven(), [None, None]).cuts
+    with pytest.raises(fxmem.InfeasibleBudget) as error:
+        plan_case(uneven(), (100_000, 800_000), cuts=balanced, time_limit=time_limit)
+    least = error.value.minimum_bytes
+    assert least is not None and least < 420_000
+    fits = plan_case(uneven(), (least, 800_000), cuts=balanced, time_limit=time_limit)
+    assert fits.peak_bytes[0] <= least
 
 
 def test_budgets_of_three_to_one() -> None:
