@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import gc
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +13,7 @@ import torch
 from torch._C._profiler import _EventType  # as torch.profiler's own memory timeline reads
 from torch.profiler import ProfilerActivity, profile, record_function
 
+from .errors import ProfilerBusy
 from .runtime.arena import trim_all
 from .runtime.devices import stage_in
 
@@ -47,7 +49,7 @@ def record(call: Callable[[], Any]) -> Recording:
     """
     gc.collect()
     trim_all()
-    with profile(activities=_CPU, profile_memory=True, acc_events=True) as recorded:
+    with _recording() as recorded:
         call()
     events = _events(recorded)
     start = min((e.start_time_ns for e in events if _is_memory(e)), default=0)
@@ -58,7 +60,7 @@ def peak_of_calls(calls: Sequence[Callable[[], Any]], device: torch.device) -> l
     """Peak bytes of each call above those at its start; results are dropped at once."""
     if device.type == "cuda":
         return [_cuda_peak(call, device) for call in calls]
-    with profile(activities=_CPU, profile_memory=True, acc_events=True) as recorded:
+    with _recording() as recorded:
         for call in calls:
             with record_function(_MARK):
                 call()
@@ -110,7 +112,7 @@ def device_peaks(call: Callable[[], Any], devices: int) -> tuple[int, ...]:
     """
     gc.collect()
     trim_all()
-    with profile(activities=_CPU, profile_memory=True, acc_events=True) as recorded:
+    with _recording() as recorded:
         call()
     happened: list[tuple[int, int, int, int]] = []
     for event in _events(recorded):
@@ -134,6 +136,22 @@ def device_peaks(call: Callable[[], Any], devices: int) -> tuple[int, ...]:
             device, size = held.pop(address)
             live[device] -= size
     return tuple(most)
+
+
+def is_profiled() -> bool:
+    """Does a profiler run on this thread? A second one would take all that it has recorded."""
+    return torch.autograd._profiler_enabled()
+
+
+@contextmanager
+def _recording() -> Iterator[profile]:
+    if is_profiled():
+        raise ProfilerBusy(
+            "bytes cannot be measured while another profiler runs: its recording would be lost. "
+            "What to do: start it after the first step, or measure outside it."
+        )
+    with profile(activities=_CPU, profile_memory=True, acc_events=True) as recorded:
+        yield recorded
 
 
 def _events(recorded: Any) -> list[Any]:

@@ -100,6 +100,10 @@ class UnsupportedDevice(FxmemError):
     """No costs, memory figures or allocator events can be had for a device."""
 
 
+class ProfilerBusy(FxmemError):
+    """Bytes are to be measured while a profiler runs: there can only be one."""
+
+
 class BudgetWarning(UserWarning):
     """A step measured over its budget, and the plan was made anew with what was learnt."""
 

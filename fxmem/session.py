@@ -16,6 +16,7 @@ from torch._functorch._aot_autograd.descriptors import PlainAOTInput  # private;
 from torch._guards import TracingContext
 
 from . import inductor
+from .allocator import is_profiled
 from .margin import Margin
 from .passes.agree import agree
 from .passes.layout import lay_out_gradients, leaf_gradients, misplaced
@@ -185,7 +186,7 @@ class Session:
             # Processes that measure differently would wait for each other's collectives for ever.
             # While the user's own profiler runs there can be no second one; next time, then.
             proves = self.proves and not step.communicates
-            if proves and step.measured is None and not torch.autograd._profiler_enabled():
+            if proves and step.measured is None and not is_profiled():
                 self._prove(step, run, args)
             if self.rehearsing:
                 return stand_ins(args)

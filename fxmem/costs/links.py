@@ -18,11 +18,10 @@ import numpy as np
 import torch
 from torch.utils._python_dispatch import _disable_current_modes  # private; 2.11 to 2.15
 
-from ..files.store import BadFile, read_json, write_json
+from ..files.store import BadFile, cache_directory, read_json, write_json
 from ..runtime.spill import ADDRESS, Buffer
 from ..runtime.transfer import Copy, DiskTier, Link, Stay, tier_at, wait_for
 from ..solvers.transfer import Tier
-from .table import cache_directory
 
 _SMALL, _LARGE = 1 << 16, 1 << 22
 _REPEATS, _SECONDS = 5, 0.1

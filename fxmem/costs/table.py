@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import platform
 from dataclasses import dataclass
 from inspect import isfunction
@@ -13,7 +12,7 @@ from typing import Any, Protocol
 import torch
 import torch.fx as fx
 
-from ..files.store import BadFile, read_json, write_json
+from ..files.store import BadFile, cache_directory, read_json, write_json
 from .layouts import Layout, Layouts
 
 _LONGEST_SECONDS, _MOST_BYTES = 1e6, 1 << 60
@@ -96,13 +95,6 @@ def device_key(device: torch.device) -> str:
     else:
         name = f"{platform.machine()}-{platform.processor() or 'cpu'}"
     return f"{name}-threads{torch.get_num_threads()}-torch{torch.__version__}".replace(" ", "_")
-
-
-def cache_directory() -> Path:
-    """Where costs and plans are kept: ``$FXMEM_CACHE_DIR``, else the user's cache folder."""
-    if chosen := os.environ.get("FXMEM_CACHE_DIR"):
-        return Path(chosen)
-    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fxmem"
 
 
 class CostFile:

@@ -13,9 +13,8 @@ from typing import Any
 
 import torch
 
-from ..costs.table import cache_directory
 from ..solvers.remat import RematProblem, RematSolution, ScheduleError, check
-from .store import BadFile, read_json, write_json
+from .store import BadFile, cache_directory, read_json, write_json
 
 # Shapes and budgets add up over the years; the oldest files go.
 _MOST_FILES = 1024

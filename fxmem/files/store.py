@@ -15,6 +15,13 @@ class BadFile(ValueError):
     """A file that is no JSON, or holds what no file of ours does."""
 
 
+def cache_directory() -> Path:
+    """Where costs and plans are kept: ``$FXMEM_CACHE_DIR``, else the user's cache folder."""
+    if chosen := os.environ.get("FXMEM_CACHE_DIR"):
+        return Path(chosen)
+    return Path(os.environ.get("XDG_CACHE_HOME", Path.home() / ".cache")) / "fxmem"
+
+
 def read_json(path: Path) -> Any:
     """The value in a JSON file.
 

@@ -14,13 +14,15 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
 
-from ..costs.table import cache_directory
+from ..files.store import cache_directory
 
 log = logging.getLogger("fxmem")
 
@@ -125,6 +127,18 @@ class Native:
         events = np.zeros((count, 3), np.int64)
         self._library.fxmem_recorded(events.ctypes.data, count)
         return events
+
+    def peak_of(self, call: Callable[[], Any]) -> int:
+        """Most bytes at once that a call requests on this thread; its result counts."""
+        self.record(1)
+        self.mark(0)
+        try:
+            call()
+        finally:
+            self.mark(-1)
+            sizes = self.recorded()[:, 1]
+            self.record(0)
+        return int(np.cumsum(sizes).max(initial=0))
 
 
 @cache

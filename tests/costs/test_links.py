@@ -13,8 +13,8 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from fxmem.costs import links
 from fxmem.costs.links import measure_tier
-from fxmem.costs.table import cache_directory
 from fxmem.errors import TransferError
+from fxmem.files.store import cache_directory
 from fxmem.runtime import spill
 from fxmem.runtime.transfer import held_bytes
 

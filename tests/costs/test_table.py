@@ -10,7 +10,8 @@ import torch
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from fxmem.costs.layouts import Layout
-from fxmem.costs.table import Cost, CostFile, cache_directory, device_key, operator_key
+from fxmem.costs.table import Cost, CostFile, device_key, operator_key
+from fxmem.files.store import cache_directory
 
 CPU = torch.device("cpu")
 
