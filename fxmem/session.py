@@ -119,6 +119,7 @@ class Session:
         resident_bytes, kinds = self._count_residents([*example_inputs, *self.arguments])
         leaves = {i for i, v in enumerate(example_inputs) if _accumulates(v)}
         planned: list[PlannedStep] = []
+        inputs_now = list(example_inputs)  # AOTAutograd keeps `partition`, which must not keep them
 
         def partition(
             joint: fx.GraphModule, _inputs: Any, *, num_fwd_outputs: int, **_more: Any
@@ -127,7 +128,7 @@ class Session:
             joint = joint if self.uses_inductor else agree(joint, self.options.costs)
             laid_out = lay_out_gradients(joint, leaves, self.misplaced)
             if self.options.devices:
-                step = self._plan_shards(laid_out, num_fwd_outputs, resident_bytes, example_inputs)
+                step = self._plan_shards(laid_out, num_fwd_outputs, resident_bytes, inputs_now)
             else:
                 step = self._plan_step(laid_out, num_fwd_outputs, resident_bytes)
             step.plan = _with_residents(step.plan, kinds)
@@ -159,7 +160,10 @@ class Session:
             functorch_config.patch(donated_buffer=False),
             inductor_config.patch(fallback_random=True),
         ):
-            return compiler(graph, example_inputs)
+            try:
+                return compiler(graph, example_inputs)
+            finally:
+                inputs_now.clear()
 
     def _count_residents(self, arguments: Sequence[Any]) -> tuple[int, dict[str, int]]:
         """All bytes held throughout, and, where they are known, those of each kind."""

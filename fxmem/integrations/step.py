@@ -85,7 +85,7 @@ class Part:
         self.must_hold_less = False
         self.holds_least = False
         self._fresh = False
-        self._grows = 0
+        self._grows = self._grew = 0  # held by others when backward starts; as the plan knows it
         self._calls: list[set[int]] = []
 
     def __call__(self, *args: Any) -> Any:
@@ -115,7 +115,7 @@ class Part:
         InfeasibleBudget
             Too little is left, and no other graph of the step can hold less.
         """
-        self.must_hold_less, self._fresh = False, True
+        self.must_hold_less, self._fresh, self._grew = False, True, self._grows
         try:
             self.run = self.session.backend(self.graph, inputs)
             return
@@ -166,4 +166,4 @@ class Part:
         plan = self.session.plan
         if plan is not None:
             held = self.step.alive(without=own)
-            self._grows += max(0, held - plan.resident_bytes)
+            self._grows = max(self._grows, self._grew + held - plan.resident_bytes)

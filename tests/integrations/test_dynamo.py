@@ -123,6 +123,22 @@ def test_the_budget_is_for_the_step_and_not_for_each_graph(share: float, steps: 
         torch.testing.assert_close(new.grad, old.grad)
 
 
+def test_many_steps_hold_no_more_than_one_and_are_planned_once(steps: list) -> None:
+    module, x = Broken(), torch.randn(ROWS, WIDTH)
+    call = compiled(module, budget=None)
+    seen = []
+    for _ in range(4):
+        module.zero_grad()
+        call(x).backward()
+        gc.collect()
+        (step,) = steps
+        rows = [t for t in gc.get_objects() if type(t) is Tensor and t.numel() == x.numel()]
+        seen.append(([part._grows for part in step.parts], [t is x for t in rows]))
+    assert seen[0][1] == [True]
+    assert all(each == seen[0] for each in seen)
+    assert [len(part.session.steps) for part in step.parts] == [1, 1, 1]
+
+
 def test_a_step_that_cannot_fit_is_refused() -> None:
     module, x = Broken(), torch.randn(ROWS, WIDTH)
     residents = count_residents(module, (x,)).total
