@@ -16,13 +16,13 @@ from ..budget import Budget
 from ..errors import InfeasibleBudget, TraceError
 from ..passes.stages import Stage, cut
 from ..planning import Options, with_replays
-from ..runtime.pipelining import actions, arrivals, ranks_of
+from ..runtime.pipelining import SCHEDULES, actions, arrivals, ranks_of
 from ..storages import tensor_bytes
 from ..trace import trace_joint
 from .cuts import NO_LIMIT, Draft, Drafts, forward_outputs, gradient_sizes
 from .fit import RankFitter, RankPlan
 from .pipeline_plan import PipelinePlan, trace_hash
-from .times import BANDWIDTH, step_seconds
+from .times import BANDWIDTH, least_seconds, step_seconds
 
 #: Cuts that are planned exactly, and with a plan: the fastest is taken.
 _MOST_TRIED, _ENOUGH = 8, 3
@@ -73,7 +73,7 @@ def plan_pipeline(
         sizes = gradient_sizes(joint)
         state = sum(weight_bytes(n) - 2 * size for n, size in sizes.items())
         return planner.choose(state / max(1, sum(sizes.values())))
-    plan, found = planner.plan(cuts, planner.work())
+    plan, found = planner.plan(cuts, planner.least_seconds())
     planner.check(found)
     return plan
 
@@ -99,10 +99,12 @@ class _Planner:
         costs = with_replays(options.costs(list(operators)))
         self.costs = {node.name: cost for node, cost in costs.items()}
 
-    def work(self) -> float:
-        """Seconds of all microbatches on all ranks, without any idle time."""
-        seconds = sum(cost.seconds for cost in self.costs.values())
-        return seconds * self.microbatches / len(self.budgets)
+    def least_seconds(self) -> float:
+        """Of a step, whatever the cuts."""
+        work = sum(cost.seconds for cost in self.costs.values())
+        _, each, splits = SCHEDULES[self.schedule]
+        in_a_row = each == 1 and not splits
+        return least_seconds(work, len(self.budgets), self.microbatches, in_a_row)
 
     def choose(self, state_bytes: float) -> PipelinePlan:
         """The fastest of some plans within all budgets."""
@@ -172,8 +174,9 @@ class _Planner:
         return plan, found
 
     def _lower_bound(self, bound: float, seconds: float) -> float:
-        """The chain's bound, unless the plan beat it: then it was none, and the work alone is."""
-        return min(bound, seconds) if bound <= seconds * (1 + _ROUNDING) else self.work()
+        """The chain's bound, unless the plan beat it: then it was none."""
+        holds = bound <= seconds * (1 + _ROUNDING)
+        return min(seconds, max(bound if holds else 0.0, self.least_seconds()))
 
     def _seconds(self, stages: Sequence[Stage], found: Sequence[RankPlan]) -> float:
         """Of the step, with what crosses the cuts."""

@@ -48,6 +48,30 @@ def stage_seconds(
     return {**whole, "I": total(parts.inputs), "W": total(parts.weights)}
 
 
+def least_seconds(work: float, ranks: int, microbatches: int, in_a_row: bool) -> float:
+    """No cuts of a chain make a step shorter, whatever each rank keeps.
+
+    Parameters
+    ----------
+    work : float
+        Seconds of one microbatch in all stages, nothing computed twice.
+    ranks, microbatches : int
+    in_a_row : bool
+        Has each rank one stage, whose backward part runs as one?
+
+    Notes
+    -----
+    The ranks share all the work. Where they stand in a row, a rank waits for the forward parts of
+    all before it and they, after its last, for its gradients: with seconds ``t[i]`` of a
+    microbatch a step takes at least ``t[0] + ... + t[i-1] + microbatches * t[i]`` for every
+    ``i``. The largest of these is least where all are equal: ``t[i]`` is then the ``i``-th term
+    of a geometric series with ratio ``1 - 1 / microbatches``.
+    """
+    if not in_a_row:
+        return work * microbatches / ranks
+    return work / (1 - (1 - 1 / microbatches) ** ranks)
+
+
 def step_seconds(
     orders: Sequence[Sequence[Action]],
     ranks: Sequence[int],

@@ -7,6 +7,14 @@ import torch.distributed as dist
 
 import fxmem
 from fxmem.allocator import record
+from fxmem.budget import Budget
+from fxmem.costs import MeasuredCosts
+from fxmem.planning import Options
+from fxmem.stages.names import Names
+from fxmem.stages.pipeline_plan import PipelinePlan
+from fxmem.stages.pipeline_run import split_batch
+from fxmem.stages.plan import plan_pipeline
+from fxmem.stages.trace import capture
 from tests.benchmarks import models
 from tests.processes import join_group
 
@@ -28,6 +36,26 @@ def alone(name: str) -> dict[str, torch.Tensor]:
     for part in zip(*(x.chunk(MICROBATCHES) for x in inputs), strict=True):
         (module(*part) / MICROBATCHES).backward()
     return {n: p.grad for n, p in module.named_parameters() if p.grad is not None}
+
+
+def plan_alone(
+    module: torch.nn.Module,
+    inputs: tuple[torch.Tensor, ...],
+    budgets: list[float | None],
+    schedule: str,
+) -> PipelinePlan:
+    """What `fxmem.pipeline` plans for so many ranks, in one process."""
+    joint = capture(module, split_batch(inputs, MICROBATCHES)[0], None)
+    names = Names(module)
+    return plan_pipeline(
+        joint,
+        [Budget.parse(b) for b in budgets],
+        schedule,
+        MICROBATCHES,
+        lambda ranks: names.resident_bytes(ranks, None),
+        lambda name: names.weight_bytes(names.own(name), None),
+        Options(Budget(), MeasuredCosts(torch.device("cpu")), time_limit=20, pool=False),
+    )
 
 
 def work(rank: int, ranks: int, name: str, schedule: str, folder: str) -> None:

@@ -10,7 +10,7 @@ import torch
 
 from fxmem.runtime.pipelining import SCHEDULES
 from tests.benchmarks import splits
-from tests.benchmarks.pipelines import alone, work
+from tests.benchmarks.pipelines import alone, build, plan_alone, work
 from tests.processes import run_on
 
 
@@ -21,6 +21,20 @@ from tests.processes import run_on
 def test_real_models(name: str, ranks: int, schedule: str, tmp_path: Path) -> None:
     torch.save(alone(name), tmp_path / f"{name}.pt")
     run_on(ranks, work, ranks, name, schedule, str(tmp_path))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("schedule", ["gpipe", "1f1b"])
+@pytest.mark.parametrize("ranks", [2, 4])
+def test_the_slowest_stage_of_gpt2_is_near_the_bound(ranks: int, schedule: str) -> None:
+    """No cut makes the slowest of so many stages faster than an equal share of the work."""
+    module, inputs = build("gpt2")
+    plan = plan_alone(module, inputs, [None] * ranks, schedule)
+    seconds = [stage.seconds for stage in plan.stage_plans]
+    print(
+        f"{schedule}, {ranks} ranks: slowest {max(seconds) * ranks / sum(seconds):.3f} of a share"
+    )
+    assert max(seconds) <= 1.03 * sum(seconds) / ranks
 
 
 @pytest.mark.benchmark

@@ -57,7 +57,7 @@ def test_joint_plan_is_faster_where_the_balanced_cut_fits() -> None:
     balanced = plan_case(uneven(), [None, None]).cuts
     slower, joint = (plan_case(uneven(), [490_000] * 2, cuts=cuts) for cuts in (balanced, None))
     assert max(*slower.peak_bytes, *joint.peak_bytes) <= 490_000
-    assert joint.cuts < balanced and joint.step_seconds < 0.95 * slower.step_seconds
+    assert joint.cuts < balanced and slower.step_seconds >= 1.1 * joint.step_seconds
 
 
 @pytest.mark.parametrize("time_limit", [1.0, 8.0])
