@@ -50,8 +50,10 @@ def find_schedule(lowered: Lowered, budget: int | None, options: Options) -> Rem
         _remember(_LAST, problem, solution.sequence)
         _remember_kin(problem, solution.sequence)
         return solution
-    least = _least(problem, _of_kin(problem, solution, limit))
-    _remember_kin(problem, least.sequence)
+    least = solution
+    if options.solver == "auto":  # one by name answers for itself: it is compared with others
+        least = _least(problem, _of_kin(problem, solution, limit))
+        _remember_kin(problem, least.sequence)
     if least.sequence and least.peak <= limit:
         return replace(least, status="feasible")
     assert budget is not None

@@ -51,6 +51,12 @@ def test_what_fits_nowhere_has_no_plan(compared):
         assert row.to_row()["peak_bytes"] is None
 
 
+def test_each_solver_answers_for_itself_whatever_others_found_before():
+    case = make("transformer")
+    found = fxmem.compare(case.module, [0.8], case.args, ["auto", "none", "auto"], time_limit=1)
+    assert [row.plan is None for row in found.rows] == [False, True, False]
+
+
 def test_table_in_markdown_json_and_terminal(compared):
     lines = compared.to_markdown().splitlines()
     assert len(lines) == 2 + len(compared.rows)
