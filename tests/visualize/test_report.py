@@ -272,6 +272,24 @@ def test_decisions_sort_by_bytes_and_seconds_and_are_searched(browser, large_pag
     assert complaints(browser) == []
 
 
+@pytest.mark.parametrize("width", [1000, 1400])
+def test_tables_are_as_wide_as_the_page(browser, tmp_path, width: int) -> None:
+    plan = large(2)
+    long = [replace(o, module=f"{o.module}/{'nonlinearity.' * 8}") for o in plan.picture.operators]
+    page = tmp_path / "plan.html"
+    write_report(replace(plan, picture=replace(plan.picture, operators=tuple(long))), page)
+    screen = {"width": width, "height": 900, "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", screen)
+    try:
+        browser.get(page.as_uri())
+        rows = "document.querySelector('.rows')"
+        wait(browser, f"{rows} !== null")
+        wide, room = browser.execute_script(f"return [{rows}.scrollWidth, {rows}.clientWidth]")
+        assert 0 < wide <= room < width
+    finally:
+        browser.execute_cdp_cmd("Emulation.clearDeviceMetricsOverride", {})
+
+
 def hover(browser, plot: str, label: str, seconds: float = 40.0) -> str:
     """What a label says while the pointer moves over a plot; one may come too early."""
     from selenium.webdriver import ActionChains
