@@ -15,7 +15,9 @@ from .errors import (
     PipelineError,
     PlanMismatch,
     PoolError,
+    ProfilerBusy,
     TraceError,
+    TransferError,
     UnsupportedDevice,
 )
 from .layers.estimate import MemorySavingsEstimate
@@ -53,10 +55,12 @@ __all__ = [
     "PlanMismatch",
     "PoolError",
     "PoolStats",
+    "ProfilerBusy",
     "Recompute",
     "TraceError",
     "TrainingMemoryConfig",
     "TrainingMemoryManager",
+    "TransferError",
     "UnsupportedDevice",
     "compare",
     "measure",
