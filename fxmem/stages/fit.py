@@ -118,8 +118,18 @@ class RankFitter:
         free = replace(free, limit=limit)
         if limit is None or not free.short:
             return free
+        tighter = self._tighter(free, {s: part.kept for s, part in parts.items()}, limit)
+        found = [free, *_FOUND.get(self._key(free), ()), *tighter]
+        found = [replace(p, limit=limit, free_peak_bytes=free.peak_bytes) for p in found]
+        self._remember(free, found)
+        within = [plan for plan in found if not plan.short]
+        if within:
+            return min(within, key=lambda plan: plan.total_seconds)
+        return min(found, key=lambda plan: plan.peak_bytes)
+
+    def _tighter(self, free: RankPlan, kept: Mapping[int, int], limit: int) -> Iterator[RankPlan]:
+        """Plans in which each microbatch keeps less and less of what it keeps in ``free``."""
         flight = _in_flight(self.order)
-        kept = {s: part.kept for s, part in parts.items()}
 
         def others(share: float) -> int:
             """Kept by microbatches beside the one that runs."""
@@ -128,16 +138,9 @@ class RankFitter:
 
         one = max(plan.peak_bytes for plan in free.plans.values())
         beside = free.peak_bytes - one - others(1.0)  # residents, and values on their way
-        found = [free, *_FOUND.get(self._key(free), ())]
         for share in SHARES:
             most = {s: round(share * size) for s, size in kept.items()}
-            found += self._narrow(most, limit - beside - others(share), limit)
-        found = [replace(p, limit=limit, free_peak_bytes=free.peak_bytes) for p in found]
-        self._remember(free, found)
-        within = [plan for plan in found if not plan.short]
-        if within:
-            return min(within, key=lambda plan: plan.total_seconds)
-        return min(found, key=lambda plan: plan.peak_bytes)
+            yield from self._narrow(most, limit - beside - others(share), limit)
 
     def _remember(self, free: RankPlan, found: Sequence[RankPlan]) -> None:
         """Keep those that no other beats in both bytes and seconds."""
