@@ -16,7 +16,7 @@ import fxmem
 from fxmem.allocator import record
 from tests.processes import join_group
 
-MICROBATCHES, STEPS = 8, 3
+MICROBATCHES, STEPS = 8, 12
 
 
 class Shrinking(nn.Module):

@@ -64,12 +64,12 @@ def test_one_rank_to_the_byte(make, share: float | None) -> None:
         assert measured <= predicted <= 1.001 * measured
 
 
-@pytest.mark.parametrize("share", [0.6, 0.3, 0.1])
+@pytest.mark.parametrize("share", [0.3])
 @pytest.mark.parametrize("make", [tiny_gpt, tiny_unet])
 def test_no_more_is_kept_than_was_allowed(make, share: float) -> None:
     model, x, target, loss_fn = make()
     stage = cut(capture(model, (x[:4].clone(), target[:4].clone()), loss_fn), ())[0]
-    options = Options(Budget.parse(None), given_costs, time_limit=2, pool=False)
+    options = Options(Budget.parse(None), given_costs, time_limit=1, pool=False)
 
     def kept(options: Options) -> tuple[int, int]:
         step = plan_step(stage.joint, stage.forward_outputs, 0, options)

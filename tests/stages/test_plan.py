@@ -44,6 +44,7 @@ def test_without_budgets_nothing_is_recomputed_and_the_bound_is_met() -> None:
         assert moved.step_seconds > free.step_seconds
 
 
+@pytest.mark.slow
 def test_joint_plan_fits_where_the_balanced_cut_does_not() -> None:
     balanced, budgets = plan_case(uneven(), [None, None]).cuts, (380_000, 800_000)
     with pytest.raises(fxmem.InfeasibleBudget, match="rank 0"):
@@ -60,7 +61,7 @@ def test_joint_plan_is_faster_where_the_balanced_cut_fits() -> None:
     assert joint.cuts < balanced and slower.step_seconds >= 1.1 * joint.step_seconds
 
 
-@pytest.mark.parametrize("time_limit", [1.0, 8.0])
+@pytest.mark.parametrize("time_limit", [1.0, pytest.param(8.0, marks=pytest.mark.slow)])
 def test_the_least_budget_named_is_enough_however_long_the_search(time_limit: float) -> None:
     balanced = plan_case(uneven(), [None, None]).cuts
     with pytest.raises(fxmem.InfeasibleBudget) as error:
