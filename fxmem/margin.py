@@ -81,10 +81,9 @@ class Margin:
         return replace(plan, lower_bound_seconds=bound, status="optimal" if optimal else "feasible")
 
     def wants_another(self, over: int, plan: Plan) -> bool:
-        """Is it worth planning anew: with a little less, so that an arena fits, or without hope?
+        """Is it worth planning anew: tighter, so that an arena fits, or no longer so where none does?
 
-        The arena saves page faults, more than a plan costs that is a little tighter. Where none
-        fits after all, nothing is spared.
+        The arena saves page faults, more than a plan costs that is a little tighter.
 
         Parameters
         ----------
@@ -106,10 +105,10 @@ class Margin:
         if self.spares == 0 or not within_reach or plan.overhead == 0:
             log.info("the arena takes %d bytes more than the budget: it is not used", over)
             whole = self.whole.get(plan.graph_hash, plan)
-            if plan.seconds <= (1 + CLOSE) * whole.seconds:
-                return False
-            self.spare_bytes = self.spares = 0
-            return True
+            in_vain = self.spare_bytes > 0 and plan.seconds > (1 + CLOSE) * whole.seconds
+            if in_vain:
+                self.spare_bytes = self.spares = 0
+            return in_vain
         self.spare_bytes, self.spares = wanted, self.spares - 1
         self.whole.setdefault(plan.graph_hash, plan)
         return True

@@ -122,6 +122,8 @@ def _of_kin(problem: RematProblem, found: RematSolution, limit: int) -> RematSol
 
 
 def _remember_kin(problem: RematProblem, sequence: tuple[int, ...]) -> None:
+    if not sequence:
+        return
     kin = _without_turn(problem)
     others = tuple(known for known in _KIN.get(kin, ()) if known != sequence)
     _remember(_KIN, kin, (*others, sequence)[-_MOST_KIN:])

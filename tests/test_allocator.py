@@ -13,7 +13,7 @@ import fxmem
 from fxmem.allocator import device_peaks, peak_of_calls, record
 from fxmem.costs import MeasuredCosts
 from fxmem.errors import ProfilerBusy
-from fxmem.runtime.native import load
+from fxmem.runtime.native import Native, load
 from tests.graphs import joint_graph
 
 CPU = torch.device("cpu")
@@ -41,7 +41,16 @@ def test_a_second_recording_is_refused_and_the_first_goes_on(way) -> None:
     assert {"aten::sinh", "aten::cosh"} <= recorded_names(call)
 
 
-@pytest.mark.skipif(load() is None, reason="no compiler for the native allocator")
+@pytest.fixture
+def native() -> Native:
+    """The compiled allocator, loaded by the test that needs it and by no import."""
+    found = load()
+    if found is None:
+        pytest.skip("no compiler for the native allocator")
+    return found
+
+
+@pytest.mark.usefixtures("native")
 def test_a_first_step_in_the_users_profile(tmp_path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("FXMEM_CACHE_DIR", str(tmp_path))
     module, x = nn.Sequential(nn.Linear(8, 8), nn.GELU(), nn.Linear(8, 1)), torch.randn(4, 8)
@@ -54,20 +63,18 @@ def test_a_first_step_in_the_users_profile(tmp_path, monkeypatch: pytest.MonkeyP
     torch.testing.assert_close(found, [p.grad for p in module.parameters()])
 
 
-@pytest.mark.skipif(load() is None, reason="no compiler for the native allocator")
 @pytest.mark.parametrize("size", [1, 1000, 100_000])
-def test_bytes_beside_a_profiler_are_those_without(size: int) -> None:
+def test_bytes_beside_a_profiler_are_those_without(native: Native, size: int) -> None:
     def call() -> torch.Tensor:
         return (torch.ones(size) + 1).sort().values
 
     (alone,) = peak_of_calls([call], CPU)
     found: list[int] = []
-    native = load()
-    assert native is not None
     recorded_names(lambda: found.append(native.peak_of(call)))
     assert found == [alone]
 
 
+@pytest.mark.usefixtures("native")
 def test_costs_measured_beside_a_profiler_have_the_same_bytes(tmp_path) -> None:
     joint = joint_graph([(n, n, n + 1) for n in range(13)], [(5, 0, 1), (1, 2, 3)])
     nodes = [n for n in joint.graph.nodes if n.op == "call_function"]

@@ -174,9 +174,9 @@ class _Planner:
         return plan, found
 
     def _lower_bound(self, bound: float, seconds: float) -> float:
-        """The chain's bound, unless the plan beat it: then it was none."""
-        holds = bound <= seconds * (1 + _ROUNDING)
-        return min(seconds, max(bound if holds else 0.0, self.least_seconds()))
+        """The larger of the chain's and the row's; one that the plan beat was none."""
+        found = (b for b in (bound, self.least_seconds()) if b <= seconds * (1 + _ROUNDING))
+        return min(seconds, max(found, default=0.0))
 
     def _seconds(self, stages: Sequence[Stage], found: Sequence[RankPlan]) -> float:
         """Of the step, with what crosses the cuts."""

@@ -125,6 +125,13 @@ class Turn:
         bound = -((self.capacity * weights.byte - total - cut.value) // unit)
         return self._read(cut, self.can & (links < held), bound, weights)
 
+    def everything(self) -> Choice:
+        """All that the turn would hold and may be moved, whatever the links take for it."""
+        weights = Weights(self.unit, self.unit, 1)
+        held = np.where(self.can, 0, self.size)
+        cut = self.boundary.cut(held, self.boundary.cost * weights.after)
+        return self._read(cut, self.can, 0, weights)
+
     def price(self, weights: Weights) -> np.ndarray:
         """What moving each storage costs, over `unit`: its time on links, and its tolls."""
         before, after = weights.before, weights.after

@@ -9,7 +9,7 @@ from dataclasses import replace
 import numpy as np
 
 from ..remat import warm_up
-from .bound import Choice, Turn, Weights, explore
+from .bound import Choice, Turn, explore
 from .exact import exact, small
 from .incumbent import Incumbent, Progress
 from .line import Line
@@ -143,7 +143,7 @@ def _candidates(
     """What to move, most promising first; None: nothing."""
     size = problem.remat.size
     fitting = [c for c in choices if c.bytes <= turn.capacity]
-    everything = turn.choose(Weights(turn.unit, turn.unit, 1))
+    everything = turn.everything()
     fitting.sort(key=lambda c: (c.makespan, sum(size[s] for s in c.move)))
     picked: dict[frozenset[int], Choice | None] = {}
     for choice in fitting:

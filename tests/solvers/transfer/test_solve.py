@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fxmem.solvers.transfer import Action, ScheduleError, TransferProblem, check, solve
-from tests.solvers.transfer.transfer_cases import mixed, problems
+from fxmem.solvers.transfer import Action, ScheduleError, Tier, TransferProblem, check, solve
+from fxmem.solvers.transfer.bound import explore
+from tests.solvers.transfer.transfer_cases import SECOND, layers, mixed, problems
 
 
 @settings(max_examples=25, deadline=None)
@@ -69,6 +70,19 @@ def test_what_cannot_fit_is_proved_so_and_the_least_is_told() -> None:
     answer = solve(problem, floor - 1, time_limit=1)
     assert answer.status == "infeasible"
     assert answer.least_peak == answer.peak == check(problem, answer.actions).peak == floor
+
+
+@pytest.mark.parametrize("toll", [0, 1, SECOND, 10**15])
+def test_time_that_runs_out_before_anything_is_explored(toll: int, monkeypatch) -> None:
+    """A machine that is busy elsewhere, and links that are dear: moving is the only way left."""
+    remat = layers(12, 1_000_000)
+    once = replace(remat, once=frozenset(range(remat.count)))
+    dear = Tier("dear", SECOND, SECOND, write_toll=toll, read_toll=toll)
+    problem = TransferProblem(once, (dear,), frozenset(range(24)))
+    monkeypatch.setitem(solve.__globals__, "explore", lambda turn, _: explore(turn, 0))
+    answer = solve(problem, 5000, time_limit=1)
+    assert answer.status in ("optimal", "feasible")
+    assert check(problem, answer.actions).peak <= 5000
 
 
 def test_residents_stay() -> None:
