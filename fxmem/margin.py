@@ -81,7 +81,7 @@ class Margin:
         return replace(plan, lower_bound_seconds=bound, status="optimal" if optimal else "feasible")
 
     def wants_another(self, over: int, plan: Plan) -> bool:
-        """Is it worth planning anew: tighter, so that an arena fits, or no longer so where none does?
+        """Is it worth planning anew: tighter, so that an arena fits, or as before if none does?
 
         The arena saves page faults, more than a plan costs that is a little tighter.
 

@@ -105,7 +105,13 @@ def _search(incumbent: Incumbent, turn: Turn, deadline: float, seed: int) -> Non
         _exactly(incumbent, clock.monotonic() + 0.5 * (deadline - clock.monotonic()))
     candidates = _candidates(problem, turn, choices)
     lines = [line for choice in candidates for line in _lines(incumbent, turn, choice, seed)]
-    _run(incumbent, lines, deadline)
+    half = clock.monotonic() + 0.5 * (deadline - clock.monotonic())
+    _begin(incumbent, lines, half)
+    if incumbent.best is None:  # what fits at the turn need not fit elsewhere
+        rest = _lines(incumbent, turn, replace(turn.everything(), bytes=-1), seed)
+        _begin(incumbent, rest, half + 0.5 * (deadline - half))
+        lines += rest
+    _go_on(incumbent, lines, deadline)
 
 
 def _exactly(incumbent: Incumbent, deadline: float) -> None:
@@ -119,15 +125,18 @@ def _exactly(incumbent: Incumbent, deadline: float) -> None:
     incumbent.raise_bound(found.bound)
 
 
-def _run(incumbent: Incumbent, lines: list[Line], deadline: float) -> None:
-    """Half of the time to find out what to move, half to go on with the best."""
-    half = clock.monotonic() + 0.5 * (deadline - clock.monotonic())
+def _begin(incumbent: Incumbent, lines: list[Line], deadline: float) -> None:
+    """A first answer of each line."""
     for left, line in zip(range(len(lines), 0, -1), lines, strict=True):
         if incumbent.done:
             return
-        line.begin((half - clock.monotonic()) / left)
+        line.begin((deadline - clock.monotonic()) / left)
+
+
+def _go_on(incumbent: Incumbent, lines: list[Line], deadline: float) -> None:
+    """From what they found first, the best lines most often, until nothing gets better."""
     stale = 0
-    while stale < STALE:
+    while stale < STALE and not incumbent.done:
         lines.sort(key=lambda line: line.value)
         before = lines[0].value
         for line in lines[: 1 if stale % 2 else 3]:

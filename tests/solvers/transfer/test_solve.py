@@ -72,6 +72,29 @@ def test_what_cannot_fit_is_proved_so_and_the_least_is_told() -> None:
     assert answer.least_peak == answer.peak == check(problem, answer.actions).peak == floor
 
 
+@settings(max_examples=15, deadline=None)
+@given(problems(most=10), st.floats(0, 1), st.sampled_from([0, SECOND, 10**15]))
+def test_what_fits_over_fast_links_fits_over_slow_ones(
+    problem: TransferProblem, share: float, toll: int
+) -> None:
+    plain = check(problem, [("run", v) for v in range(problem.remat.count)])
+    budget = plain.peak - int(share * (plain.peak - problem.remat.floor))
+    fast, slow = (
+        replace(problem, tiers=tuple(replace(t, **change) for t in problem.tiers))
+        for change in (
+            {"write_bandwidth": 10**15, "read_bandwidth": 10**15, "write_toll": 0, "read_toll": 0},
+            {
+                "write_bandwidth": 1000,
+                "read_bandwidth": 1000,
+                "write_toll": toll,
+                "read_toll": toll,
+            },
+        )
+    )
+    if solve(fast, budget, time_limit=0.5).status in ("optimal", "feasible"):
+        assert solve(slow, budget, time_limit=1).status in ("optimal", "feasible")
+
+
 @pytest.mark.parametrize("toll", [0, 1, SECOND, 10**15])
 def test_time_that_runs_out_before_anything_is_explored(toll: int, monkeypatch) -> None:
     """A machine that is busy elsewhere, and links that are dear: moving is the only way left."""
