@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -66,3 +67,28 @@ def requests(browser: Any) -> list[str]:
         if message["method"] == "Network.requestWillBeSent":
             found.append(message["params"]["request"]["url"])
     return [url for url in found if not url.startswith(("file:", "data:", "blob:"))]
+
+
+def wait(browser: Any, script: str, seconds: float = 40.0) -> Any:
+    """What ``script`` gives once that is true."""
+    until = time.monotonic() + seconds
+    while not (found := browser.execute_script(f"return {script}")):
+        assert time.monotonic() < until, f"never true: {script}"
+        time.sleep(0.02)
+    return found
+
+
+def hover(browser: Any, plot: str, label: str, seconds: float = 40.0) -> str:
+    """What a label says while the pointer moves over a plot; one may come too early."""
+    from selenium.webdriver import ActionChains
+
+    over = browser.find_element("css selector", plot)
+    until, step = time.monotonic() + seconds, 0
+    while time.monotonic() < until:
+        step += 1
+        ActionChains(browser).move_to_element_with_offset(over, step % 40, 0).perform()
+        time.sleep(0.1)
+        said = browser.execute_script(f"return document.querySelector('{label}').textContent")
+        if said:
+            return said
+    raise AssertionError(f"nothing is said at {plot}")

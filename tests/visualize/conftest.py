@@ -9,6 +9,7 @@ import fxmem
 from fxmem import Keep, Plan, Recompute
 from fxmem.plan import CATEGORIES, Moment
 from tests.modules import Blocks
+from tests.visualize.browser import open_browser
 
 MIB = 2**20
 
@@ -52,3 +53,9 @@ def traced() -> Plan:
     """Three blocks under four fifths of their memory."""
     module, x = Blocks(), torch.randn(256, 16, requires_grad=True)
     return fxmem.optimize(module, 0.8, (x,), optimizer="adamw", time_limit=0.5).plan
+
+
+@pytest.fixture(scope="session")
+def browser():
+    with open_browser() as found:
+        yield found
