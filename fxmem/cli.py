@@ -117,11 +117,9 @@ def train(
                 f"{optimizer!r} is none of {', '.join(OPTIMIZERS)}", param_hint="--optimizer"
             )
         if launched():
-            if offload is not None:
-                raise FxmemError("--offload is for one process; leave it out under torchrun.")
             train_ranks(
                 model, budget, steps, optimizer, rate, as_json, seed, schedule=schedule,
-                microbatches=microbatches, solver=solver, time_limit=time_limit,
+                microbatches=microbatches, solver=solver, offload=offload, time_limit=time_limit,
             )  # fmt: skip
             return
         limit = Budget.parse(budget)

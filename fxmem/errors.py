@@ -113,4 +113,17 @@ class PipelineError(FxmemError):
 
 
 class TransferError(FxmemError):
-    """A value could not be moved to slower memory or back; the step is lost, the next one works."""
+    """A value could not be moved to slower memory or back; the step is lost, the next one works.
+
+    Parameters
+    ----------
+    fault, advice : str
+        What happened, and what to do next.
+    """
+
+    def __init__(self, fault: str, advice: str) -> None:
+        self.fault, self.advice = fault, advice
+        super().__init__(fault, advice)
+
+    def __str__(self) -> str:
+        return f"{self.fault} {self.advice}"

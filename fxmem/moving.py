@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Container, Sequence
 from dataclasses import dataclass, replace
 from operator import getitem
@@ -14,7 +15,7 @@ from .costs.links import measure_tier
 from .errors import InfeasibleBudget
 from .files.move_cache import MoveCache
 from .lower import NANOSECONDS, Lowered
-from .passes.transfers import Move, is_movable
+from .passes.transfers import Kind, Move, is_movable
 from .plan import Offload, Plan, Transfer
 from .scheduling import CLOSE, blockers
 from .solvers.remat import RematProblem, RematSolution
@@ -31,6 +32,10 @@ _LEAST_BYTES = 16 * 1024
 # must be met when it is asked for, whatever the next search finds.
 _LEAST: dict[RematProblem, tuple[int, tuple[Action, ...]]] = {}
 _MOST_REMEMBERED = 32
+
+# Between two operators, what leaves goes first and what comes back follows.
+_TURNS: tuple[Kind, ...] = ("out", "out_done", "in", "in_done")
+_KINDS: dict[str, tuple[Kind, Kind]] = {"out": ("out", "out_done"), "in": ("in", "in_done")}
 
 
 @dataclass(frozen=True)
@@ -115,6 +120,31 @@ def _remember(problem: RematProblem, found: TransferSolution) -> None:
         while len(_LEAST) >= _MOST_REMEMBERED:
             del _LEAST[next(iter(_LEAST))]
         _LEAST[problem] = (found.peak, found.actions)
+
+
+def order_of(trace: StepTrace, plan: Plan) -> list[fx.Node | Move | None]:
+    """What a plan runs and moves, as the recompute pass reads it.
+
+    Parameters
+    ----------
+    trace : StepTrace
+        The plan's own, or an equal one.
+    plan : Plan
+    """
+    operators = {n.name: n for n in trace.operators}
+    values = {n.name: n for n in trace.joint.graph.nodes} if plan.transfers else {}
+    moves: dict[tuple[int, Kind], list[Move]] = defaultdict(list)
+    for t in plan.transfers:
+        asked, done = _KINDS[t.direction]
+        moves[t.asked, asked].append(Move(asked, values[t.value], t.tier, t.toll))
+        moves[t.done, done].append(Move(done, values[t.value], t.tier, t.stall))
+    order: list[fx.Node | Move | None] = []
+    for position in range(len(plan.sequence) + 1):
+        for kind in _TURNS:
+            order += moves[position, kind]
+        if position < len(plan.sequence):
+            order.append(operators.get(plan.sequence[position]))
+    return order
 
 
 def with_moves(plan: Plan, moved: Moved, trace: StepTrace, lowered: Lowered) -> Plan:

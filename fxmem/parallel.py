@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from .arguments import read_directory
 from .budget import Budget
 from .costs import CostTable, MeasuredCosts, RecordedCosts
 from .errors import FxmemError, PlanMismatch
@@ -33,6 +35,7 @@ def pipeline(
     schedule: str = "1f1b",
     microbatches: int = 8,
     optimizer: str | None = None,
+    offload: str | Path | None = None,
     cuts: Sequence[int] | None = None,
     costs: str | CostTable = "measured",
     solver: str = "auto",
@@ -62,6 +65,8 @@ def pipeline(
     microbatches : int
     optimizer : str, optional
         Its state is charged.
+    offload : str or Path, optional
+        A directory on every rank's machine to which its stages may move values.
     cuts : sequence of int, optional
         Given, they are not chosen.
 
@@ -81,7 +86,14 @@ def pipeline(
     names = Names(model)
     table = MeasuredCosts(torch.device("cpu")) if isinstance(costs, str) else costs
     options = Options(
-        Budget(), table, solver=solver, time_limit=time_limit, reuse=reuse, pool=False, seed=seed
+        Budget(),
+        table,
+        solver=solver,
+        time_limit=time_limit,
+        reuse=reuse,
+        pool=False,
+        offload=_directory(offload, model),
+        seed=seed,
     )
     batch_bytes = sum(tensor_bytes(v) for v in given if isinstance(v, torch.Tensor))
 
@@ -122,6 +134,21 @@ def pipeline(
             dist.broadcast(parameters[name].data, ranks[0], group=group)
     mine = {s: names.renamed(stages[s]) for s in plan.stages_of(rank)}
     return Pipeline(plan, mine, parameters, buffers, tied, loss_fn is not None, reuse)
+
+
+def _directory(offload: str | Path | None, model: torch.nn.Module) -> str | None:
+    """The directory to move values to, which must be there on all ranks."""
+    found, error = None, None
+    try:
+        found = read_directory(offload, model)
+    except FxmemError as refused:
+        error = str(refused)
+    told: list[str | None] = [None] * dist.get_world_size()
+    dist.all_gather_object(told, error)
+    for rank, message in enumerate(told):
+        if message is not None:
+            raise FxmemError(f"rank {rank}: {message}")
+    return found
 
 
 def _budgets(budgets: Any, world: int) -> list[Budget]:

@@ -29,7 +29,7 @@ from .runtime.random import replay as replay_draw
 from .scheduling import find_schedule
 from .simulate import Simulation, simulate
 from .solvers.remat import RematSolution, replay
-from .storages import is_collective, tensor_bytes
+from .storages import is_collective, is_transfer, tensor_bytes
 from .trace import StepTrace, trace_joint, written_inputs
 
 
@@ -209,6 +209,9 @@ def graph_costs(graph: fx.GraphModule, costs: Mapping[fx.Node, Cost]) -> dict[fx
     free = Cost(0.0, 0)
     found = {}
     for node in graph.graph.nodes:
+        if is_transfer(node):  # bears the name of the operator whose value it moves
+            found[node] = Cost(node.meta["stall"], 0)
+            continue
         cost = by_name.get(str(node.meta.get("of")), free)
         if node.target is replay_draw:  # it sets the generator's present state aside
             state = tensor_bytes(node.args[0].meta["val"])

@@ -66,6 +66,19 @@ class TinyUNet(nn.Module):
         return self.last(x)
 
 
+class Layers(nn.Module):
+    """Each layer's input is needed by its own gradient, is as large as any, and dear to make."""
+
+    def __init__(self, width: int = 64, count: int = 6) -> None:
+        super().__init__()
+        self.layers = nn.ModuleList(nn.Linear(width, width) for _ in range(count))
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self.layers:
+            x = nn.functional.gelu(layer(x))
+        return x
+
+
 Case = tuple[nn.Module, Tensor, Tensor, Callable[[Tensor, Tensor], Tensor]]
 
 
@@ -88,6 +101,11 @@ def tiny_unet() -> Case:
         torch.randn(32, 2, 16, 16),
         nn.functional.mse_loss,
     )
+
+
+def layers() -> Case:
+    torch.manual_seed(0)
+    return Layers(), torch.randn(1024, 64), torch.randn(1024, 64), nn.functional.mse_loss
 
 
 def alone(case: Case) -> tuple[float, dict[str, Tensor | None], dict[str, Tensor]]:

@@ -39,6 +39,7 @@ def plan_case(
     cuts: Sequence[int] | None = None,
     optimizer: str | None = None,
     time_limit: float = 1.0,
+    offload: str | None = None,
 ) -> PipelinePlan:
     """What `fxmem.pipeline` would plan on ``len(budgets)`` ranks."""
     model, x, target, loss_fn = case
@@ -52,6 +53,6 @@ def plan_case(
         MICROBATCHES,
         lambda ranks: [size + batch for size in names.resident_bytes(ranks, optimizer)],
         lambda name: names.weight_bytes(names.own(name), optimizer),
-        Options(Budget(), costs, time_limit=time_limit, pool=False),
+        Options(Budget(), costs, time_limit=time_limit, pool=False, offload=offload),
         cuts,
     )

@@ -2,25 +2,31 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import re
 import time
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 import torch
 import torch.distributed as dist
+import torch.fx as fx
 from torch import Tensor
 
 import fxmem
 from fxmem.allocator import record
+from fxmem.costs import Cost, MeasuredCosts
+from fxmem.runtime import spill
 from fxmem.runtime.pipelining import SCHEDULES
+from fxmem.runtime.transfer import held_bytes
 from fxmem.stages.pipeline_run import split_batch
-from tests.pipelines import alone, tiny_gpt, tiny_unet
+from tests.pipelines import alone, layers, tiny_gpt, tiny_unet
 from tests.processes import exit_codes, join_group, run_on
+from tests.stage_cases import PRODUCTS
 
 MODELS = {"gpt": tiny_gpt, "unet": tiny_unet}
-
 
 TIGHTER = {("gpt", "1f1b"), ("gpt", "zbv"), ("unet", "gpipe")}
 
@@ -172,6 +178,56 @@ def use_it(rank: int) -> None:
 
 def test_budgets_of_three_to_one_state_meta_and_mismatch() -> None:
     run_on(2, use_it)
+
+
+def dear_products(nodes: list[fx.Node]) -> dict[fx.Node, Cost]:
+    """As measured, but that products take ten thousand times as long."""
+    measured = MeasuredCosts(torch.device("cpu"))(nodes)
+    return {
+        node: replace(cost, seconds=cost.seconds * 1e4)
+        if any(name in str(node.target) for name in PRODUCTS)
+        else cost
+        for node, cost in measured.items()
+    }
+
+
+def move_values(rank: int, folder: str) -> None:
+    join_group(rank, 2)
+    disk = os.path.join(folder, "disk")
+    with pytest.raises(fxmem.FxmemError, match=r"rank 1: offload=.* is no directory"):
+        make(layers(), None, "1f1b", offload=folder if rank == 0 else disk)
+    dist.barrier()
+    os.makedirs(disk, exist_ok=True)
+    free = make(layers(), None, "1f1b", costs=dear_products).plan
+    cuts, budgets = free.cuts, (950_000, None)
+    assert free.peak_bytes[0] > 950_000
+    case, wanted = layers(), alone(layers())
+    pipe = make(case, budgets, "1f1b", cuts=cuts, costs=dear_products, offload=disk)
+    moved, rest = pipe.plan.stage_plans
+    assert moved.transfers and not rest.transfers
+    assert pipe.plan.step_seconds > free.step_seconds
+    assert check_numbers(pipe, case, wanted) <= (budgets[rank] or 1 << 60)
+    check_peak(pipe, case)
+    assert os.listdir(disk) == []
+    assert rank == 1 or held_bytes(disk) == 0
+
+    # A disk that is full on the first rank: it says so, and the other that it lost it.
+    if rank == 0:
+        spill.pwrite = no_space  # type: ignore[assignment]
+    fault = "could not be written to .*disk: .*No space" if rank == 0 else "lost contact"
+    dist.barrier()
+    with pytest.raises(fxmem.PipelineError, match=fault):
+        pipe.step(case[1], target=case[2])
+    os._exit(7)
+
+
+def no_space(*_: object) -> int:
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_stages_move_values_to_a_directory_of_their_machine(tmp_path) -> None:
+    codes = exit_codes(2, move_values, str(tmp_path))
+    assert codes == [7, 7]
 
 
 def lose_a_rank(rank: int, how: str, folder: str) -> None:

@@ -13,6 +13,8 @@ from torch._guards import detect_fake_mode
 from ..runtime.transfer import copy_in, copy_out, wait_in, wait_out
 from ..storages import tensor_bytes
 
+Kind = Literal["out", "out_done", "in", "in_done"]
+
 
 @dataclass(frozen=True)
 class Move:
@@ -32,7 +34,7 @@ class Move:
         Seconds that the step is expected to wait here.
     """
 
-    kind: Literal["out", "out_done", "in", "in_done"]
+    kind: Kind
     value: fx.Node
     tier: str
     stall: float = 0.0

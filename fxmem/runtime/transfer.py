@@ -101,8 +101,8 @@ class DiskTier:
             self.file = SpillFile(directory)
         except OSError as error:
             raise TransferError(
-                f"no file can be made in {directory} to move values to: {error}. Give offload a "
-                "directory that exists and can be written."
+                f"no file can be made in {directory} to move values to: {error}.",
+                "Give offload a directory that exists and can be written.",
             ) from error
         self.outward, self.inward = Link("fxmem-out"), Link("fxmem-in")
         self.lock = threading.Lock()
@@ -236,8 +236,9 @@ def wait_for(stay: Stay, copy: Copy, what: str) -> None:
     if copy.error is not None:
         raise TransferError(
             f"{stay.name} ({stay.bytes} bytes) could not be {what} {stay.tier.directory}: "
-            f"{copy.error}. This step is lost and nothing of it was applied; make room there or "
-            "give offload another directory, and take the step again."
+            f"{copy.error}.",
+            "This step is lost and nothing of it was applied; make room there or give offload "
+            "another directory, and take the step again.",
         ) from copy.error
 
 

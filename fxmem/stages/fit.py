@@ -7,9 +7,10 @@ from dataclasses import dataclass, replace
 
 from ..budget import Budget
 from ..errors import InfeasibleBudget
+from ..moving import order_of
 from ..passes.split import SplitStep
 from ..passes.stages import Stage
-from ..plan import Plan, Recompute
+from ..plan import Offload, Plan, Recompute
 from ..planning import Options, plan_step, rewrite, with_replays
 from ..runtime.pipelining import SCHEDULES, Action
 from ..trace import trace_joint
@@ -19,7 +20,7 @@ from .times import Seconds, stage_seconds
 #: Shares tried of what a microbatch keeps where nothing is recomputed: many are in flight, so
 #: that keeping less of each may leave more for the one that runs.
 SHARES = (1.0, 0.8, 0.6, 0.45, 0.3, 0.2, 0.1, 0.03, 0.0)
-# For each of them.
+# Plans made for each of them: the room that is left is known only by what a plan keeps.
 _TRIES = 4
 # What was found for a rank, by what it does: a budget that an error named as the least feasible
 # must be met when it is asked for, whatever the next search finds.
@@ -63,17 +64,16 @@ class RankPlan:
         return sum(every) + sum(each["B"] for each in self.seconds.values() if "I" not in each)
 
     @property
-    def recomputes(self) -> bool:
-        """Does any stage run an operator twice?"""
+    def pays(self) -> bool:
+        """Does any stage run an operator twice, or move a value?"""
         decisions = [d for plan in self.plans.values() for d in plan.decisions.values()]
-        return any(isinstance(d, Recompute) for d in decisions)
+        return any(isinstance(d, Recompute | Offload) for d in decisions)
 
 
 def build(stage: Stage, plan: Plan, overwrite: bool) -> SplitStep:
     """The graphs of a stage as a plan lays them out."""
     trace = trace_joint(stage.joint, stage.forward_outputs)
-    by_name = {n.name: n for n in trace.operators}
-    return rewrite(trace, [by_name.get(name) for name in plan.sequence], overwrite)
+    return rewrite(trace, order_of(trace, plan), overwrite)
 
 
 class RankFitter:
@@ -105,15 +105,19 @@ class RankFitter:
     ) -> None:
         self.stages, self.order, self.arrived, self.static = stages, order, arrived, static
         self.splits = SCHEDULES[schedule][2]
-        self.options = replace(
-            options,
-            reuse=options.reuse and not self.splits,
-            time_limit=options.time_limit / len(SHARES) / len(stages),
-        )
+        self.options = replace(options, reuse=options.reuse and not self.splits)
+        # A search that may also move values has more to choose from and is given no more time:
+        # what recomputation alone finds is not to be lost by it.
+        offloads = dict.fromkeys((None, options.offload))
+        searches = len(offloads) * len(SHARES) * len(stages)
+        self.ways = [
+            replace(self.options, offload=offload, time_limit=options.time_limit / searches)
+            for offload in offloads
+        ]
 
     def fit(self, budget: Budget) -> RankPlan:
         """The fastest plan that was found within the budget, or the smallest."""
-        free, parts = self._plan({})
+        free, parts = self._plan(self.ways[0], {})
         limit = budget.resolve(free.peak_bytes)
         free = replace(free, limit=limit)
         if limit is None or not free.short:
@@ -138,9 +142,10 @@ class RankFitter:
 
         one = max(plan.peak_bytes for plan in free.plans.values())
         beside = free.peak_bytes - one - others(1.0)  # residents, and values on their way
-        for share in SHARES:
-            most = {s: round(share * size) for s, size in kept.items()}
-            yield from self._narrow(most, limit - beside - others(share), limit)
+        for way in self.ways:
+            for share in SHARES:
+                most = {s: round(share * size) for s, size in kept.items()}
+                yield from self._narrow(most, limit - beside - others(share), limit, way)
 
     def _remember(self, free: RankPlan, found: Sequence[RankPlan]) -> None:
         """Keep those that no other beats in both bytes and seconds."""
@@ -158,9 +163,12 @@ class RankFitter:
             (s, p.graph_hash, p.sequence, tuple(free.seconds[s].items()))
             for s, p in free.plans.items()
         ]
-        return tuple(stages), tuple(self.order), self.static, free.peak_bytes
+        how = self.options.offload, self.options.solver
+        return tuple(stages), tuple(self.order), self.static, free.peak_bytes, how
 
-    def _narrow(self, most: Mapping[int, int], room: int, limit: int) -> Iterator[RankPlan]:
+    def _narrow(
+        self, most: Mapping[int, int], room: int, limit: int, way: Options
+    ) -> Iterator[RankPlan]:
         """Plans of microbatches that keep at most so much, until one fits or none takes less.
 
         How much is held beside the one that runs, so how much ``room`` it has, is known better
@@ -170,7 +178,7 @@ class RankFitter:
         for _ in range(_TRIES):
             room = max(room, least)
             try:
-                plan = self._plan({s: (room, kept) for s, kept in most.items()})[0]
+                plan = self._plan(way, {s: (room, kept) for s, kept in most.items()})[0]
             except InfeasibleBudget as error:
                 if (error.minimum_bytes or 0) <= room:
                     return
@@ -182,22 +190,23 @@ class RankFitter:
             room -= plan.peak_bytes - limit
 
     def _plan(
-        self, limits: Mapping[int, tuple[int, int]]
+        self, way: Options, limits: Mapping[int, tuple[int, int]]
     ) -> tuple[RankPlan, dict[int, StageParts]]:
         """Plans with limits, by stage, of one microbatch's bytes: at most, and to be kept."""
         plans, parts = {}, {}
         seconds: dict[int, Seconds] = {}
         for s, stage in self.stages.items():
-            options = self.options
+            options = way
             if s in limits:
                 most, kept = limits[s]
-                options = replace(options, budget=Budget.parse(most), kept_bytes=kept)
+                options = replace(way, budget=Budget.parse(most), kept_bytes=kept)
             step = plan_step(stage.joint, stage.forward_outputs, 0, options)
             plans[s] = step.plan
+            graphs = build(stage, step.plan, options.reuse)
             operators = trace_joint(stage.joint, stage.forward_outputs).operators
             costs = with_replays(options.costs(list(operators)))
-            seconds[s] = stage_seconds(stage, step.graphs, costs, self.splits)
-            parts[s] = StageParts(stage, step.graphs, costs, self.splits)
+            seconds[s] = stage_seconds(stage, graphs, costs, self.splits)
+            parts[s] = StageParts(stage, graphs, costs, self.splits)
         peak = self.static + rank_peak(self.order, parts, self.arrived)
         return RankPlan(plans, seconds, self.static, peak, peak, None), parts
 

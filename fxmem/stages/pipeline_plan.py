@@ -61,7 +61,7 @@ class PipelinePlan:
         told = (self.schedule, self.microbatches, self.cuts, self.ranks, self.trace_hash)
         digest = hashlib.sha256(repr(told).encode())
         for plan in self.stage_plans:
-            digest.update(repr(plan.sequence).encode())
+            digest.update(repr((plan.sequence, plan.transfers)).encode())
         return digest.hexdigest()[:16]
 
     def stages_of(self, rank: int) -> tuple[int, ...]:

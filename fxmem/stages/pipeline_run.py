@@ -8,7 +8,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from ..errors import FxmemError, PipelineError
+from ..errors import FxmemError, PipelineError, TransferError
 from ..passes.stages import Stage
 from ..runtime.pipelining import SCHEDULES, Engine
 from ..runtime.stage import StageRun
@@ -67,7 +67,8 @@ class Pipeline:
         Raises
         ------
         PipelineError
-            Another rank failed, hung for longer than the process group's timeout, or went away.
+            Another rank failed, hung for longer than the process group's timeout, or went away;
+            or a value of this one could not be moved away or back.
         """
         if self._broken:
             raise PipelineError("an earlier step of this pipeline broke off; start anew.")
@@ -76,6 +77,13 @@ class Pipeline:
         try:
             losses = self._engine.step(batches)
             self._sum_tied()
+        except TransferError as error:
+            self._broken = True
+            raise PipelineError(
+                f"rank {self.rank} could not go on, so that no other can: {error.fault} Some "
+                "gradients are in part added; make room there or give offload another directory, "
+                "and start all ranks anew."
+            ) from error
         except (RuntimeError, dist.DistError) as error:
             self._broken = True
             if not _is_of_communication(error):

@@ -73,7 +73,7 @@ def plan_pipeline(
         sizes = gradient_sizes(joint)
         state = sum(weight_bytes(n) - 2 * size for n, size in sizes.items())
         return planner.choose(state / max(1, sum(sizes.values())))
-    plan, found = planner.plan(cuts, planner.least_seconds())
+    plan, found = planner.plan(cuts, planner.least_seconds(), options.time_limit)
     planner.check(found)
     return plan
 
@@ -111,12 +111,13 @@ class _Planner:
         shape = (self.schedule, len(self.budgets), self.microbatches, state_bytes)
         drafts = Drafts(self.joint, self.costs, *shape, self.options.time_limit / 4)
         proposals = _Proposals(drafts, [b.bytes for b in self.budgets])
+        share = self.options.time_limit / _ENOUGH
         plans: list[PipelinePlan] = []
         failed: list[list[RankPlan]] = []
         errors: list[TraceError] = []
         for draft in proposals:
             try:
-                plan, found = self.plan(draft.cuts, proposals.bound)
+                plan, found = self.plan(draft.cuts, proposals.bound, share)
             except TraceError as error:
                 errors.append(error)
                 continue
@@ -125,7 +126,7 @@ class _Planner:
                 failed.append(found)
             else:
                 plans.append(plan)
-                if len(plans) == _ENOUGH or not any(rank.recomputes for rank in found):
+                if len(plans) == _ENOUGH or not any(rank.pays for rank in found):
                     break
         if plans:
             return min(plans, key=lambda plan: plan.step_seconds)
@@ -143,11 +144,12 @@ class _Planner:
             assert limit is not None
             raise InfeasibleBudget(limit, found[rank].peak_bytes, device=f"rank {rank}")
 
-    def plan(self, cuts: Sequence[int], bound: float) -> tuple[PipelinePlan, list[RankPlan]]:
-        """Each rank's plan with these cuts, over its limit or not."""
+    def plan(
+        self, cuts: Sequence[int], bound: float, seconds: float
+    ) -> tuple[PipelinePlan, list[RankPlan]]:
+        """Each rank's plan with these cuts, over its limit or not, sought for so many seconds."""
         stages = cut(self.joint, cuts)
-        share = self.options.time_limit / len(self.budgets) / _ENOUGH
-        options = replace(self.options, time_limit=share)
+        options = replace(self.options, time_limit=seconds / len(self.budgets))
         count = range(len(self.budgets))
         own = [{s: stages[s] for s, r in enumerate(self.ranks) if r == rank} for rank in count]
         static = self.static_bytes([list(mine.values()) for mine in own])
@@ -157,7 +159,7 @@ class _Planner:
             shape = (self.orders[rank], arrived, static[rank], self.schedule, options)
             found.append(RankFitter(own[rank], *shape).fit(budget))
         plans = {s: plan for rank in found for s, plan in rank.plans.items()}
-        seconds = self._seconds(stages, found)
+        took = self._seconds(stages, found)
         plan = PipelinePlan(
             self.schedule,
             self.microbatches,
@@ -167,8 +169,8 @@ class _Planner:
             tuple(rank.limit for rank in found),
             tuple(rank.resident_bytes for rank in found),
             tuple(rank.peak_bytes for rank in found),
-            seconds,
-            self._lower_bound(bound, seconds),
+            took,
+            self._lower_bound(bound, took),
             trace_hash(self.joint),
         )
         return plan, found

@@ -40,7 +40,7 @@ def test_two_processes_train_as_one(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     train += ["--optimizer", "adamw"]
     alone = CliRunner().invoke(app, train, catch_exceptions=False)
     run = [sys.executable, "-m", "torch.distributed.run", "--nproc-per-node", "2", "--standalone"]
-    run += ["-m", "fxmem", *train, "-b", ",".join(map(str, BUDGETS))]
+    run += ["-m", "fxmem", *train, "-b", ",".join(map(str, BUDGETS)), "--offload", str(tmp_path)]
     here = {**os.environ, "OMP_NUM_THREADS": "1"}
     done = subprocess.run(run, capture_output=True, text=True, timeout=120, env=here)
     assert done.returncode == 0, done.stderr

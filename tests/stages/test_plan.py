@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
 import fxmem
-from tests.pipelines import Case, tiny_gpt
+from tests.pipelines import Case, layers, tiny_gpt
 from tests.stage_cases import plan_case
 
 
@@ -70,6 +72,25 @@ def test_the_least_budget_named_is_enough_however_long_the_search(time_limit: fl
     assert least is not None and (least < 420_000 or time_limit < 8)  # 407,424 with time enough
     fits = plan_case(uneven(), (least, 800_000), cuts=balanced, time_limit=time_limit)
     assert fits.peak_bytes[0] <= least
+
+
+def test_values_are_moved_where_it_is_faster_or_takes_less_than_computing_again(
+    tmp_path: Path,
+) -> None:
+    free = plan_case(layers(), [None, None])
+    cuts, budgets = free.cuts, (950_000, None)
+    again = plan_case(layers(), budgets, cuts=cuts)
+    moved = plan_case(layers(), budgets, cuts=cuts, offload=str(tmp_path))
+    assert not again.stage_plans[0].transfers and moved.stage_plans[0].transfers
+    assert max(again.peak_bytes[0], moved.peak_bytes[0]) <= 950_000 < free.peak_bytes[0]
+    assert again.step_seconds > 1.04 * free.step_seconds
+    assert moved.step_seconds == pytest.approx(free.step_seconds)
+    least = []
+    for offload in (None, str(tmp_path)):
+        with pytest.raises(fxmem.InfeasibleBudget) as error:
+            plan_case(layers(), (50_000, None), cuts=cuts, offload=offload)
+        least.append(error.value.minimum_bytes)
+    assert least[1] < least[0]
 
 
 def test_budgets_of_three_to_one() -> None:
