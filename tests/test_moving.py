@@ -60,7 +60,7 @@ def disk(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def fitted(least: int, disk: Path) -> fxmem.FittedModule:
     """Within what recomputation cannot reach."""
     budget = least - 300_000
-    return fxmem.optimize(made(), budget, (X,), offload=disk, time_limit=10)
+    return fxmem.optimize(made(), budget, (X,), offload=disk, time_limit=3)
 
 
 def gradients(module: nn.Module, seed: int = 1, calls: int = 1) -> list[Tensor]:
@@ -108,7 +108,7 @@ def test_the_plan_tells_of_each_transfer(fitted, disk, tmp_path) -> None:
 
 def test_without_the_arena(least, disk) -> None:
     budget = least - 300_000
-    fitted = fxmem.optimize(made(), budget, (X,), offload=disk, time_limit=10, pool=False)
+    fitted = fxmem.optimize(made(), budget, (X,), offload=disk, time_limit=3, pool=False)
     assert same(gradients(fitted), gradients(free_of_budget()))
     assert fxmem.measure(fitted, X).peak_bytes == fitted.plan.peak_bytes <= budget
 
@@ -171,10 +171,10 @@ def test_a_read_that_fails_in_backward(fitted, monkeypatch) -> None:
 
 def test_a_budget_that_nothing_meets(least, disk) -> None:
     with pytest.raises(fxmem.InfeasibleBudget) as caught:
-        fxmem.optimize(made(), 1, (X,), offload=disk, time_limit=10)
+        fxmem.optimize(made(), 1, (X,), offload=disk, time_limit=3)
     minimum = caught.value.minimum_bytes
     assert minimum < least
-    fitted = fxmem.optimize(made(), minimum, (X,), offload=disk, time_limit=10)
+    fitted = fxmem.optimize(made(), minimum, (X,), offload=disk, time_limit=3)
     assert fitted.plan.peak_bytes <= minimum
 
 

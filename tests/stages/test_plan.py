@@ -74,6 +74,7 @@ def test_the_least_budget_named_is_enough_however_long_the_search(time_limit: fl
     assert fits.peak_bytes[0] <= least
 
 
+@pytest.mark.slow
 def test_values_are_moved_where_it_is_faster_or_takes_less_than_computing_again(
     tmp_path: Path,
 ) -> None:

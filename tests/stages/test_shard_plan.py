@@ -125,7 +125,7 @@ def test_tied_weights_and_dropout_under_tight_budgets() -> None:
     module = copy.deepcopy(case.module)
     with warnings.catch_warnings():
         warnings.simplefilter("error", BudgetWarning)
-        fitted = fxmem.optimize(module, budgets(each, each), case.args, time_limit=4)
+        fitted = fxmem.optimize(module, budgets(each, each), case.args, time_limit=2)
         assert differences(run(fitted, module, case), wanted) == []
     assert any(isinstance(d, Keep) for d in fitted.plan.decisions.values())
     check_memory(fitted, case)
@@ -157,7 +157,7 @@ def test_unequal_budgets_are_met_by_recomputation() -> None:
     wanted = single(case)
     whole = fxmem.optimize(copy.deepcopy(case.module), None, case.args).plan
     limits = [whole.peak_bytes * share // 100 for share in (55, 30)]
-    fitted = fxmem.optimize(case.module, budgets(*limits), case.args, time_limit=4)
+    fitted = fxmem.optimize(case.module, budgets(*limits), case.args, time_limit=2)
     assert differences(run(fitted, case.module, case), wanted) == []
     plan = fitted.plan
     assert any(isinstance(d, Recompute) for d in plan.decisions.values())

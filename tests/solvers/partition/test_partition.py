@@ -227,6 +227,7 @@ def test_the_slower_device_takes_less_and_the_smaller_one_recomputes() -> None:
     assert any(by_device[1].options) and not any(by_device[0].options)
 
 
+@pytest.mark.slow
 def test_96_layers_on_64_devices() -> None:
     options = (Option(0, 34, 4), Option(0.6, 10, 30), Option(1.0, 2, 34))
     block = Item(1, 2, 24, options, 1.0)
