@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 # Before torch is imported: kineto would log two lines for each recording.
 os.environ.setdefault("KINETO_LOG_LEVEL", "99")
-os.environ.setdefault("OMP_NUM_THREADS", "1")  # of the processes that tests start: two cores are busy
+os.environ.setdefault("OMP_NUM_THREADS", "1")  # also of processes that tests start
 _CACHE = tempfile.TemporaryDirectory(prefix="fxmem-tests-")
 os.environ["FXMEM_CACHE_DIR"] = _CACHE.name  # costs are measured once a run, on this machine
 
